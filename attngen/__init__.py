@@ -1,0 +1,150 @@
+"""attngen: a compiler for attention. Write the steps as array code; passes derive one fused kernel for the shapes asked for.
+
+Everything is loaded when it is first used: `import attngen` imports none of numpy, networkx, numba and llvmlite.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attngen import backends, ir
+    from attngen.compiler import compile
+    from attngen.functions import (
+        abs,
+        contract,
+        exp,
+        exp2,
+        floor,
+        index,
+        log,
+        log2,
+        logsumexp,
+        maximum,
+        minimum,
+        reduce_max,
+        reduce_sum,
+        rename,
+        round,
+        rsqrt,
+        scale,
+        score,
+        sigmoid,
+        softmax,
+        sqrt,
+        tanh,
+        weigh,
+        where,
+    )
+    from attngen.ir.diagnostics import Error
+    from attngen.kernel import Kernel
+    from attngen.programs import Program, program
+    from attngen.sdpa import attention, scaled_dot_product_attention
+    from attngen.specs import Spec, upto
+    from attngen.tensor import Tensor
+
+    __version__: str
+
+# No module may have the name of something public: importing it would put the module in its place.
+_HOME = {
+    "Error": "attngen.ir.diagnostics",
+    "Kernel": "attngen.kernel",
+    "Program": "attngen.programs",
+    "Spec": "attngen.specs",
+    "Tensor": "attngen.tensor",
+    "abs": "attngen.functions",
+    "attention": "attngen.sdpa",
+    "compile": "attngen.compiler",
+    "contract": "attngen.functions",
+    "exp": "attngen.functions",
+    "exp2": "attngen.functions",
+    "floor": "attngen.functions",
+    "index": "attngen.functions",
+    "log": "attngen.functions",
+    "log2": "attngen.functions",
+    "logsumexp": "attngen.functions",
+    "maximum": "attngen.functions",
+    "minimum": "attngen.functions",
+    "program": "attngen.programs",
+    "reduce_max": "attngen.functions",
+    "reduce_sum": "attngen.functions",
+    "rename": "attngen.functions",
+    "round": "attngen.functions",
+    "rsqrt": "attngen.functions",
+    "scale": "attngen.functions",
+    "scaled_dot_product_attention": "attngen.sdpa",
+    "score": "attngen.functions",
+    "sigmoid": "attngen.functions",
+    "softmax": "attngen.functions",
+    "sqrt": "attngen.functions",
+    "tanh": "attngen.functions",
+    "upto": "attngen.specs",
+    "weigh": "attngen.functions",
+    "where": "attngen.functions",
+}
+
+__all__ = [
+    "Error",
+    "Kernel",
+    "Program",
+    "Spec",
+    "Tensor",
+    "__version__",
+    "abs",
+    "attention",
+    "backends",
+    "compile",
+    "contract",
+    "exp",
+    "exp2",
+    "floor",
+    "index",
+    "ir",
+    "log",
+    "log2",
+    "logsumexp",
+    "maximum",
+    "minimum",
+    "program",
+    "reduce_max",
+    "reduce_sum",
+    "rename",
+    "round",
+    "rsqrt",
+    "scale",
+    "scaled_dot_product_attention",
+    "score",
+    "sigmoid",
+    "softmax",
+    "sqrt",
+    "tanh",
+    "upto",
+    "weigh",
+    "where",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in ("ir", "backends"):
+        return import_module(f"attngen.{name}")
+    if name == "__version__":
+        value: object = _version()
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'attngen' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def _version() -> str:
+    metadata = import_module("importlib.metadata")
+    try:
+        return metadata.version("attngen")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"  # a checkout that is on the path but not installed
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,87 @@
+"""attngen.backends: from loop-level IR to something that runs.
+
+A backend is a folder here, or a package that announces itself under the entry point `attngen.backends`; its module has a
+`backend` that satisfies `Backend`. Copy `numpy/` to start one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from attngen.ir.diagnostics import Error, IRError
+from attngen.ir.func import Func
+
+if __name__ != "attngen.backends":
+    raise ImportError("import attngen.backends: a second copy named backends would have classes of its own")
+
+
+class Unsupported(IRError):
+    """A backend cannot do something. There is no fallback: the message names the op, its line and what would work."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A function as a backend's text: stage name (e.g. `python`) -> text, plus whatever `build` needs besides."""
+
+    func: Func
+    target: str
+    text: Mapping[str, str]
+    payload: Any = None
+
+
+class Executable(Protocol):
+    """A built function.
+
+    Call it with the positional arrays the function's parameters describe, and with one array per output to write into.
+    Shapes and element types have been checked by the caller, strides may be anything.
+    """
+
+    scratch_bytes: int
+    """Working memory of one thread, allocated for a call."""
+    temporary_bytes: int
+    """Whole tensors that one nest of loops stores for a later one."""
+
+    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None: ...
+
+    def stages(self) -> Mapping[str, str]:
+        """Text that exists only once built, e.g. `llvm` and `asm`; made when asked for."""
+        ...
+
+
+class Backend(Protocol):
+    """Three steps: passes of its own (run and checked like all others), text, something callable."""
+
+    name: str
+
+    def targets(self) -> Mapping[str, str]:
+        """The names after the colon in `cpu:x86-64-v3`, and what each means. The empty name is this machine."""
+        ...
+
+    def passes(self, target: str) -> str:
+        """The pipeline that follows the common one, as text; may be empty."""
+        ...
+
+    def emit(self, func: Func, target: str) -> Emitted: ...
+
+    def build(self, emitted: Emitted) -> Executable: ...
+
+
+def backend_names() -> list[str]:
+    """Every backend, built in or installed."""
+    found = {m.name for m in pkgutil.iter_modules(__path__) if m.ispkg}
+    return sorted(found | {e.name for e in entry_points(group="attngen.backends")})
+
+
+def get_backend(name: str) -> Backend:
+    """The backend of a target: `cpu` for `cpu:x86-64-v3`."""
+    installed = {e.name: e for e in entry_points(group="attngen.backends")}
+    if name in installed:
+        return installed[name].load()
+    if name not in backend_names():
+        raise Error(f"there is no backend {name!r}; known: {', '.join(backend_names())}")
+    return importlib.import_module(f"attngen.backends.{name}").backend

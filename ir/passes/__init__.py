@@ -1,0 +1,32 @@
+"""The passes that every backend shares, and their order. Importing this package registers them."""
+
+from __future__ import annotations
+
+from attngen.ir.passes.canonicalize import canonicalize
+from attngen.ir.passes.decompose_attn import decompose_attn
+from attngen.ir.passes.fold_scale import fold_scale
+from attngen.ir.passes.fuse_cascaded_reductions import fuse_cascaded_reductions
+from attngen.ir.passes.hoist_invariant_factors import hoist_invariant_factors
+from attngen.ir.passes.tile import tile
+
+PIPELINE = (
+    "decompose-attn,"
+    "canonicalize,"
+    "fold-scale,"
+    "hoist-invariant-factors,"
+    "canonicalize,"
+    "tile,"
+    "fuse-cascaded-reductions,"
+    "canonicalize"
+)
+"""From four steps to one loop. `tile` without options chooses its sizes."""
+
+__all__ = [
+    "PIPELINE",
+    "canonicalize",
+    "decompose_attn",
+    "fold_scale",
+    "fuse_cascaded_reductions",
+    "hoist_invariant_factors",
+    "tile",
+]

@@ -1,0 +1,218 @@
+"""hoist-invariant-factors: what does not depend on the summed axis leaves the sum."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import reduce as chain
+
+from attngen.ir.build import add, constant, contract, div, expand, folded, mul, reduce, select
+from attngen.ir.core import Op, Value, constant_value
+from attngen.ir.diagnostics import remark
+from attngen.ir.elementwise import Elementwise, Select
+from attngen.ir.func import Func
+from attngen.ir.intervals import Intervals
+from attngen.ir.nd import Contract, Reduce
+from attngen.ir.pipeline import register_pass
+from attngen.ir.rewrite import Interner, rewrite
+from attngen.ir.types import Extent
+
+Term = tuple[Value | None, Value | None]
+"""(coefficient, rest) of a sum of products; None is 1."""
+
+
+@register_pass("hoist-invariant-factors")
+def hoist_invariant_factors(func: Func) -> Func:
+    """Use distributivity: a factor without the summed axis leaves the sum, an addend or factor >= 0 leaves the maximum.
+
+    before: %a = %e / %l;  %o = nd.contract %a, %v over [j]
+    after:  %n = nd.contract %e, %v over [j];  %o = (1 / %l) * %n
+
+    A sum of terms with different factors is split, one sum each, only if a factor reads a reduction over the same axis
+    (differential attention): each term costs an accumulator, and splitting can cancel. An exponent's shift is not a factor.
+    """
+    if func.level == "loop":
+        remark("declined: runs on whole tensors, before tile")
+        return func
+    return Hoisting().run(func)
+
+
+class Hoisting:
+    """One run of the pass; values are interned, so that equal factors are seen to be equal."""
+
+    def __init__(self) -> None:
+        self.interner = Interner()
+        self.interval = Intervals()
+        self.reading: dict[tuple[Value, tuple[str, ...]], bool] = {}
+
+    def run(self, func: Func) -> Func:
+        return rewrite(func, self.rule)
+
+    def rule(self, op: Op) -> Value | None:
+        match op:
+            case Contract(where=None):
+                found = self.distribute(op, op.lhs, op.rhs, op.over)
+            case Reduce(kind="sum"):
+                found = self.distribute(op, op.value, None, op.over)
+            case Reduce():
+                found = self.leave_maximum(op)
+            case _:
+                return self.interner.op(op).results[0] if op.results and not op.regions else None
+        return self.interner.value(found) if found is not None else self.interner.op(op).results[0]
+
+    # ---- sums
+
+    def distribute(self, op: Contract | Reduce, a: Value, b: Value | None, over: tuple[str, ...]) -> Value | None:
+        first, second = self.terms(a, over), self.terms(b, over) if b is not None else [(None, None)]
+        products = [(times(c, d), r, s) for c, r in first for d, s in second]
+        if products == [(None, a, b)]:
+            return None
+        if len(products) > 1:
+            remark(f"{op.name} over {', '.join(over)} became {len(products)} sums, one accumulator each", op.loc)
+        extents = {n: e for v in op.operands for n, e in v.tensor.axes}
+        sums = [times(c, self.total(r, s, over, extents, op)) for c, r, s in products]
+        result = chain(lambda x, y: add(x, y), [s for s in sums if s is not None])
+        missing = tuple(axis for axis in op.result.tensor.axes if axis[0] not in result.names)
+        return expand(result, (), missing) if missing else result
+
+    def terms(self, x: Value, over: tuple[str, ...]) -> list[Term]:
+        """x as a sum of coefficient · rest, or as it is where a split has no reason."""
+        found = self.linear(x, over)
+        if len(found) == 1:
+            return found
+        if any(c is not None and self.reads(c, over) for c, _ in found):
+            return found
+        return [(None, x)]
+
+    def linear(self, x: Value, over: tuple[str, ...]) -> list[Term]:
+        """x = Σ coefficient · rest, no coefficient having a summed axis. Equal rests are collected."""
+        op = x.op
+        if not set(over) & set(x.names):
+            return [(x, None)]
+        if not isinstance(op, Elementwise):
+            return [(None, x)]
+        facts, operands = op.facts, op.operands
+        if facts.combination:
+            each = zip(facts.combination, operands, strict=True)
+            return self.collect([(times(c, sign_of(sign, x)), r) for sign, v in each for c, r in self.linear(v, over)])
+        if facts.multilinear:
+            if len(facts.multilinear) == len(operands) == 2:
+                pairs = [(p, q) for p in self.linear(operands[0], over) for q in self.linear(operands[1], over)]
+                return self.collect([(times(c, d), times(r, s)) for (c, r), (d, s) in pairs])
+            (k,) = facts.multilinear
+            if k == 0 and len(below := self.linear(operands[1], over)) == 1:
+                (d, s), *_ = below
+                return [(over_(c, d), over_(r, s)) for c, r in self.linear(operands[0], over)]
+        if isinstance(op, Select) and constant_value(op.rhs) == 0 and facts.jointly_linear:
+            return [(c, select(op.condition, one_like(r, x), op.rhs)) for c, r in self.linear(op.lhs, over)]
+        if facts.product_to_sum:
+            return self.logarithm(op, over)
+        return [(None, x)]
+
+    def logarithm(self, op: Elementwise, over: tuple[str, ...]) -> list[Term]:
+        """log(c·r) = log c + log r, where c and r are known to be positive; log(exp y) = y."""
+        (inner,) = op.operands
+        assert op.facts.inverse is not None
+        if isinstance(inner.op, op.facts.inverse()):
+            return self.linear(inner.op.operands[0], over)
+        parts = self.linear(inner, over)
+        if len(parts) != 1 or parts[0][0] is None or parts[0][1] is None:
+            return [(None, op.result)]
+        coefficient, rest = parts[0]
+        if not (self.interval(coefficient).nonnegative and self.interval(rest).nonnegative):
+            return [(None, op.result)]
+
+        def log(v: Value) -> Value:
+            return folded(op.rebuild(lambda _: v, lambda b: b))
+
+        return self.collect([*self.linear(self.interner.value(log(rest)), over), (log(coefficient), None)])
+
+    def collect(self, terms: list[Term]) -> list[Term]:
+        """Add the coefficients of terms that have the same rest."""
+        table: dict[Value | None, Value | None] = {}
+        for c, r in terms:
+            c, r = (None if v is None else self.interner.value(v) for v in (c, r))
+            if r in table:
+                like = next(v for v in (c, table[r], r) if v is not None) if (c or table[r] or r) else None
+                if like is None:
+                    return terms
+                table[r] = add(table[r] or one(like), c or one(like))
+            else:
+                table[r] = c
+        return [(c, r) for r, c in table.items()]
+
+    def reads(self, x: Value, over: tuple[str, ...]) -> bool:
+        """Whether x depends on a reduction over the same axes."""
+        key = (x, over)
+        if key not in self.reading:
+            op = x.op
+            here = op is not None and op.attributes.get("over") == over
+            self.reading[key] = here or op is not None and any(self.reads(v, over) for v in op.operands)
+        return self.reading[key]
+
+    def total(self, a: Value | None, b: Value | None, over: tuple[str, ...], extents: dict[str, Extent], op: Contract | Reduce) -> Value | None:
+        """Σ a·b: a contraction, a sum, or a count."""
+        present = [v for v in (a, b) if v is not None]
+        names = {n for v in present for n in v.names}
+        lost = [n for n in over if n not in names]
+        over = tuple(n for n in over if n in names)
+        summed: Value | None = None
+        if len(present) == 2 and all(n in present[0].names and n in present[1].names for n in over) and over:
+            summed = contract(present[0], present[1], over)
+        elif present:
+            product = chain(mul, present)
+            summed = reduce("sum", product, over) if over else product
+        counts = [extents[n] for n in lost]
+        if all(isinstance(n, int) for n in counts) and counts:
+            return times(summed, constant(math.prod(n for n in counts if isinstance(n, int)), op.acc))
+        if counts:
+            # The count is a runtime extent: sum ones along the axis.
+            ones = expand(constant(1, op.acc), (), tuple((n, extents[n]) for n in lost))
+            return times(summed, reduce("sum", ones, tuple(lost)))
+        return summed
+
+    # ---- maxima
+
+    def leave_maximum(self, op: Reduce) -> Value | None:
+        """max(x + c) = max x + c;  max(c·x) = c·max x for c >= 0."""
+        inner, over = op.value.op, set(op.over)
+        if not isinstance(inner, Elementwise) or len(inner.operands) != 2:
+            return None
+        outside = [not over & set(v.names) for v in inner.operands]
+        if sum(outside) != 1:
+            return None
+        kept, left = outside.index(False), outside.index(True)
+        facts = inner.facts
+        adds = bool(facts.combination) and facts.combination[kept] == 1
+        scales = kept in facts.multilinear and self.interval(inner.operands[left]).nonnegative
+        if not (adds or scales):
+            return None
+        if scales and not math.isfinite(self.interval(inner.operands[left]).hi) and constant_value(inner.operands[left]) is None:
+            return None  # 0 · inf and inf · 0 differ on the two sides
+        if set(inner.operands[kept].names) | set(inner.operands[left].names) != set(inner.operands[kept].names):
+            return None
+        top = dataclasses.replace(op, value=inner.operands[kept]).result
+        table = {inner.operands[kept]: top}
+        return folded(inner.rebuild(lambda v: table.get(v, v), lambda b: b))
+
+
+def one(like: Value) -> Value:
+    return constant(1, like.element)
+
+
+def one_like(x: Value | None, like: Value) -> Value:
+    return x if x is not None else one(like)
+
+
+def times(a: Value | None, b: Value | None) -> Value | None:
+    return b if a is None else a if b is None else mul(a, b)
+
+
+def over_(a: Value | None, b: Value | None) -> Value | None:
+    if b is None:
+        return a
+    return div(one(b) if a is None else a, b)
+
+
+def sign_of(sign: float, like: Value) -> Value | None:
+    return None if sign == 1 else constant(sign, like.element)

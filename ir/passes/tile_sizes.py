@@ -1,0 +1,111 @@
+"""Which axes `tile` cuts when it is not told, how long the parts are, and why.
+
+Attention's score matrix has a row axis and a reduced axis; the features of query and value are short and stay whole. What
+tells them apart, for any program: the axes of a *computed* operand of a reduction, in particular after a non-linear step.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from attngen.ir.core import Op, Value, constant_value
+from attngen.ir.elementwise import Elementwise
+from attngen.ir.func import Func
+from attngen.ir.nd import Contract, Reduce
+from attngen.ir.rewrite import postorder
+from attngen.ir.types import TensorType, bound
+
+ROWS, REDUCED = 64, 128
+"""Rows of a part, and elements of a reduced axis per trip: the scores of one part fill 32 KB in f32."""
+WHOLE = 512
+"""An axis up to this length may stay whole."""
+BUDGET = 1 << 16
+"""The most elements that the part of any one value may have."""
+
+
+def choose_steps(func: Func) -> dict[str, int]:
+    """The length of a part for every axis that should be cut."""
+    extents = all_extents(func)
+    wanted = cut_axes(func, extents)
+    steps: dict[str, int] = {}
+    rows = ROWS
+    for name in reversed([n for n in extents if n in wanted]):
+        role = role_of(func, name)
+        if role == "batch":
+            steps[name] = 1
+        elif role == "reduced":
+            steps[name] = min(REDUCED, max(extents[name], 1))
+        else:
+            steps[name] = max(min(rows, extents[name]), 1)
+            rows = max(rows // steps[name], 1)
+    for type in {v.tensor for op in func.body.ops for v in (*op.operands, *op.results)}:
+        fit(type, steps)
+    return {n: steps[n] for n in extents if n in steps}
+
+
+def fit(type: TensorType, steps: dict[str, int]) -> None:
+    """Cut further axes, the outermost first, until the part of a value is within the budget."""
+    for name, extent in type.axes:
+        size = prod(min(steps.get(n, bound(e)), bound(e)) for n, e in type.axes)
+        if size <= BUDGET:
+            return
+        if name not in steps:
+            steps[name] = max(bound(extent) * BUDGET // size, 1)
+
+
+def all_extents(func: Func) -> dict[str, int]:
+    values = [*func.args, *(v for op in func.body.ops for v in op.results)]
+    return {name: bound(extent) for v in values for name, extent in v.tensor.axes}
+
+
+def cut_axes(func: Func, extents: dict[str, int]) -> set[str]:
+    found: set[str] = set()
+    for op in func.body.ops:
+        if not isinstance(op, Contract | Reduce):
+            continue
+        for v in op.operands:
+            if isinstance(op, Reduce) or nonlinear(v):
+                found |= set(v.names)
+            found |= {n for n in v.names if extents[n] > WHOLE}
+        found |= {n for n in op.result.names if extents[n] > WHOLE}
+    if not found:
+        found = {n for v in func.outputs for n in v.names if extents[n] > WHOLE}
+    return found
+
+
+def nonlinear(x: Value) -> bool:
+    """Whether elementwise steps other than sums and products with fewer axes lie between x and the reductions it is made of."""
+
+    def other(op: Op) -> bool:
+        return not isinstance(op, Elementwise)
+
+    def bends(op: Op) -> bool:
+        if op.facts.combination:
+            return False
+        if len(op.facts.multilinear) == 2:
+            return all(constant_value(v) is None and set(v.names) == set(op.results[0].names) for v in op.operands)
+        return not op.facts.multilinear
+
+    return any(bends(op) for op in postorder((x,), stop=other))
+
+
+def role_of(func: Func, axis: str) -> str:
+    """batch: in both operands of every product; reduced: some reduction runs over it; row: the rest."""
+    ops = [op for op in func.body.ops if isinstance(op, Contract | Reduce)]
+    if any(axis in op.over for op in ops):
+        return "reduced"
+    products = [op for op in ops if isinstance(op, Contract) and axis in op.result.names]
+    if products and all(axis in op.lhs.names and axis in op.rhs.names for op in products):
+        return "batch"
+    return "row"
+
+
+REASONS = {
+    "batch": "nothing is shared between its parts, so one at a time",
+    "reduced": "a loop runs over it, and no result is as long as it is",
+    "row": "each part is worked on alone, and shares what it reads between its rows",
+}
+
+
+def reason(func: Func, axis: str) -> str:
+    return REASONS[role_of(func, axis)]
