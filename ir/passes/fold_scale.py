@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from attngen.ir.build import compare, constant, folded, maximum, mul, select
+from attngen.ir.build import compare, constant, folded, maximum, minimum, mul, select, unary
 from attngen.ir.core import Op, Value, constant_value
 from attngen.ir.diagnostics import remark
-from attngen.ir.elementwise import Elementwise
+from attngen.ir.elementwise import Abs, Elementwise
 from attngen.ir.func import Func
 from attngen.ir.nd import Reduce
 from attngen.ir.pipeline import register_pass
-from attngen.ir.rewrite import postorder, rewrite, substitute
+from attngen.ir.rewrite import place, postorder, rewrite, substitute
 
 
 @register_pass("fold-scale")
@@ -23,8 +23,8 @@ def fold_scale(func: Func) -> Func:
     after:  %m = nd.reduce (%s * 0.18) kind max;   %e = nd.exp2 (%s * 0.18 - max(%m, LOWEST))      0.18 = 0.125 · log2(e)
 
     A positive constant may pass through a maximum; a negative or run-time factor may not, and then the maximum is of the
-    scaled values. LOWEST is not multiplied. An input that is added to the scores is not driven to -inf by its factor: where
-    it is finite, it stays at least LOWEST.
+    scaled values. LOWEST is not multiplied. An input that is added to the scores is not driven to infinity by its factor:
+    where it is finite, it stays finite.
     """
     if func.level == "loop":
         remark("declined: runs on whole tensors, before tile")
@@ -33,10 +33,7 @@ def fold_scale(func: Func) -> Func:
     func = rewrite(func, folding.rule)
     # Whoever else reads a maximum that was scaled gets it scaled back.
     table = {old: mul(new, 1 / factor) for old, (factor, new) in folding.maxima.items()}
-    keep = set(table)
-    outputs = substitute(func.outputs, {k: v for k, v in table.items() if k in keep})
-    ops = tuple(postorder(outputs))
-    return func.with_body(dataclasses.replace(func.body, ops=ops, yields=outputs))
+    return func.with_body(place(func.args, substitute(func.outputs, table)))
 
 
 class Folding:
@@ -71,7 +68,7 @@ class Folding:
         if known is not None and not x.names:
             return constant(c * known, x.element)
         if op is None:
-            return bounded_below(x, c)
+            return kept_finite(x, c)
         if (factor := constant_factor(op)) is not None:
             return self.scale(factor[1], c * factor[0])
         facts = op.facts
@@ -88,7 +85,7 @@ class Folding:
             narrow = min(facts.multilinear, key=lambda k: len(op.operands[k].names))
             if len(op.operands[narrow].names) < len(x.names):
                 return self.with_operands(op, {narrow: mul(op.operands[narrow], c)})
-        return bounded_below(x, c) if is_input(x) else mul(x, c)
+        return kept_finite(x, c) if is_input(x) else mul(x, c)
 
     def guard_or_scaled(self, x: Value, c: float) -> Value:
         """LOWEST stands in for the maximum over nothing, in whatever unit: it is not multiplied."""
@@ -121,11 +118,10 @@ def is_input(x: Value) -> bool:
     return reads and x.element.is_float and all(isinstance(op, Elementwise) or not op.operands for op in below)
 
 
-def bounded_below(x: Value, c: float) -> Value:
+def kept_finite(x: Value, c: float) -> Value:
     """c·x, but finite where x is: a row of finfo.min is a uniform average, a row of -inf is masked."""
-    if abs(c) <= 1 or not x.element.is_float:
-        return mul(x, c)
     scaled = mul(x, c)
-    limit = constant(x.element.lowest, x.element)
-    infinite = compare("eq", x, constant(-math.inf, x.element))
-    return select(infinite, scaled, maximum(scaled, limit))
+    if abs(c) <= 1:
+        return scaled
+    bounded = minimum(maximum(scaled, x.element.lowest), x.element.largest)
+    return select(compare("eq", unary(Abs, x), math.inf), scaled, bounded)
