@@ -11,7 +11,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ _current_loc: ContextVar[Loc] = ContextVar("attngen_loc", default=UNKNOWN)
 
 
 @contextmanager
-def at(loc: Loc) -> Iterator[None]:
+def at(loc: Loc) -> Generator[None]:
     """Ops built inside the block get this location: the rewriter sets it, so that no rule has to think of it."""
     token = _current_loc.set(loc)
     try:
@@ -214,7 +214,7 @@ class Op:
             old = getattr(self, name)
             if old is None:
                 continue
-            new = tuple(map(value, old)) if isinstance(old, tuple) else value(old)
+            new = tuple(map(value, cast(tuple[Value, ...], old))) if isinstance(old, tuple) else value(old)
             if new != old:
                 changes[name] = new
         for name in self.fields.regions:

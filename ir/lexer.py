@@ -57,6 +57,10 @@ def unquote(text: str) -> str:
         raise Error("the bytes of the string are no UTF-8") from None
 
 
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     close = get_close_matches(word[:80], list(known), n=1)
     return f"did you mean {close[0]}?" if close else otherwise
@@ -69,7 +73,7 @@ class Cursor:
         self.text, self.file = text, file
         self.starts = [0, *(m.end() for m in re.finditer("\n", text))]
         self.tokens = self.lex(0, len(text), "the end of the text")
-        self.position = 0
+        self.position: int = 0
 
     # ---------------------------------------------------------------- tokens and errors
 

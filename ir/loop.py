@@ -53,10 +53,10 @@ class For(Op, name="loop.for"):
         return types
 
     def evaluate(self, args: Arrays, env: Env) -> Any:
-        carried = args
+        carried = reorder(args, self.inits, self.body.args[1:])
         for part in parts(env.extent(self.axis, self.extent), self.step):
-            carried = env.run(self.body, (part, *carried))
-        return carried
+            carried = reorder(env.run(self.body, (part, *carried)), self.body.yields, self.body.args[1:])
+        return reorder(carried, self.body.args[1:], self.results)
 
     @property
     def flops(self) -> int:
@@ -154,6 +154,12 @@ class Store(Op, name="tile.store"):
         order = [self.value.names.index(name) for name in self.target.names]
         target[selection(self.target, self.ranges, tuple(ranges))] = np.transpose(tile, order)
         return target
+
+
+def reorder(arrays: Arrays, values: tuple[Value, ...], to: tuple[Value, ...]) -> Arrays:
+    """The arrays of some values as those of others, whose types may list the same axes in another order."""
+    each = zip(arrays, values, to, strict=True)
+    return tuple(np.transpose(x, [v.names.index(n) for n in w.names]) for x, v, w in each)
 
 
 def check_selects(op: Op, tensor: Value, range: Value) -> None:

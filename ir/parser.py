@@ -8,12 +8,13 @@ from typing import Any
 from attngen.ir.core import Block, Op, Value, argument
 from attngen.ir.func import Func, Param
 from attngen.ir.generic import GenericReader
-from attngen.ir.lexer import Token
+from attngen.ir.lexer import Token, plural
 from attngen.ir.loop import For, Parallel
 from attngen.ir.reader import Reader
 from attngen.ir.types import Extent, Layout, RangeType, TensorType, Type, tile_extent
 
 Typed = tuple[Token, Type]
+SIGNATURE = 'a function reads: func @name(%x: tensor<i=4, f32> "i") -> (tensor<i=4, f32> "i") { … }'
 
 
 def parse(text: str, file: str = "<string>") -> Func:
@@ -34,9 +35,9 @@ class PrettyReader(Reader):
     def module(self) -> list[Func]:
         funcs: dict[str, Func] = {}
         while self.token.kind != "end":
-            self.expect("func", "a function starts with func @name(")
+            self.expect("func", SIGNATURE)
             token = self.token
-            name = self.name_of(self.of_kind("symbol", "the name of the function, such as @attention"))
+            name = self.name_of(self.of_kind("symbol", "the name of the function, such as @attention", SIGNATURE))
             if name in funcs:
                 raise self.error(f"there are two functions @{name}", token, "rename one of them")
             with self.region(f"@{name}"):
@@ -78,7 +79,8 @@ class PrettyReader(Reader):
         self.expect("{")
         end, body = self.block(tuple(args), "return")
         if len(body.yields) != len(results):
-            raise self.error(f"@{name} returns {len(body.yields)} values, but declares {len(results)} results", end)
+            message = f"@{name} returns {plural(len(body.yields), 'value')}, but declares {plural(len(results), 'result')}"
+            raise self.error(message, end, "return one value per declared result")
         for v, (token, type) in zip(body.yields, results, strict=True):
             if v.type != type:
                 message = f"@{name} returns {v.type}, but declares {type}"
@@ -124,7 +126,8 @@ class PrettyReader(Reader):
         return args
 
     def types(self) -> list[Typed]:
-        self.expect(":", "the types of the results come last: `: tensor<i=4, f32>`")
+        if not self.take(":"):
+            raise self.expected("':' and the types of the results", "they come last: `: tensor<i=4, f32>`")
         if self.take("("):
             return self.list_of(self.typed, ")")
         types = [self.typed()]
@@ -165,6 +168,9 @@ class PrettyReader(Reader):
             elif token.text in cls.fields.attributes:
                 values[token.text] = self.attribute(cls, token.text, self.raw(False))
             else:
+                self.position -= 1
+                if token.text in ("tensor", "range", "return", "loop.yield"):
+                    break
                 raise self.unknown(cls, token, token.text, cls.fields.regions)
         return values, self.types()
 

@@ -183,10 +183,9 @@ def run_pipeline(
     if verify_each:
         verify(func)
     result = Result(func, {"input": func}, [], {}, Pipeline(()))
-    steps = [resolved(s, func) for s in pipeline.steps]
+    steps = resolve(func, pipeline.steps)
     twin = Twin.of(func, steps, result.remarks) if verify_each == "run" else None
     for current in steps:
-        current = resolved(current, result.func)
         name = unused(current.name, result.stages)
         if before:
             before(name, result.func)
@@ -205,12 +204,17 @@ def run_pipeline(
     return result
 
 
-def resolved(step: Step, func: Func) -> Step:
-    """The step with options filled in that its pass derives from the function."""
-    p = PASSES[step.name]
-    if step.options or p.resolve is None or func.level != "tensor":
-        return step
-    return Step(step.name, dict(p.resolve(func)))
+def resolve(func: Func, steps: tuple[Step, ...]) -> list[Step]:
+    """The steps with the options filled in that passes derive from the function as it is when they run."""
+    open_ends = [k for k, s in enumerate(steps) if not s.options and PASSES[s.name].resolve]
+    found = list(steps)
+    for k, s in enumerate(steps[: max(open_ends, default=-1) + 1]):
+        find = PASSES[s.name].resolve
+        if k in open_ends and find and func.level == "tensor":
+            found[k] = Step(s.name, dict(find(func)))
+        with collect_remarks():
+            func = apply(found[k], func)
+    return found
 
 
 def unused(name: str, stages: Mapping[str, Func]) -> str:

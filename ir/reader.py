@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from attngen.ir import attn, elementwise, loop, nd
 from attngen.ir.core import REGISTRY, Op, Value, at
 from attngen.ir.diagnostics import UNKNOWN, Error, IRError, Loc
-from attngen.ir.lexer import TOKEN, Cursor, Token, did_you_mean, unquote
+from attngen.ir.lexer import TOKEN, Cursor, Token, did_you_mean, plural, unquote
 from attngen.ir.types import Axis, ElementType, Extent, Layout, RangeType, TensorType, Type, UpTo
 
 DIALECTS = (nd, elementwise, attn, loop)
@@ -277,9 +277,10 @@ class Reader(Cursor):
         fixed = len(names) - len(flexible)
         several = any(cls.fields.annotations[name] != "Value | None" for name in flexible)
         if len(values) < fixed or not several and len(values) > len(names):
-            most = fixed if several else len(names)
-            count = f"{fixed}{' or more' if several else f' or {most}' if most > fixed else ''}"
-            raise self.error(f"{cls.name} takes {count} operands ({', '.join(names)}), found {len(values)}", token)
+            more = " or more" if several else f" or {len(names)}" if flexible else ""
+            wanted = f"{fixed}{more} operands" if more else plural(fixed, "operand")
+            help = f"its operands are {', '.join(names)}" if names else ""
+            raise self.error(f"{cls.name} takes {wanted}, found {len(values)}", token, help)
         found: dict[str, Any] = {}
         rest = list(values)
         for name in names:
@@ -330,8 +331,8 @@ class Reader(Cursor):
                 message = f"{op.name} gives {value.type}, but the text says {type}"
                 raise self.error(message, token, "correct the type, or what the op is given")
         if not len(types) == len(names) == len(op.results):
-            message = f"{op.name} gives {len(op.results)} results, but {len(names)} names and {len(types)} types are written"
-            raise self.error(message, start, "write one of each per result")
+            message = f"{op.name} gives {plural(len(op.results), 'result')}, but the text has {plural(len(names), 'name')} and "
+            raise self.error(f"{message}{plural(len(types), 'type')}", start, "write one of each per result")
         for token, value in zip(names, op.results, strict=True):
             self.define(token, value)
 

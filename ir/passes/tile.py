@@ -30,7 +30,7 @@ def tile(func: Func, **steps: int) -> Func:
 
     Outputs with the same cut axes share a nest. Producers are computed again in each loop that needs them, but for two kinds
     of reductions, which an earlier nest stores: over an axis that the consumer's nest cuts, and such that would be repeated
-    for every part of an axis that they do not have. What is stored has no more axes than the reduction's result.
+    for every part of an axis that they do not have. What has the axes of scores is never stored.
     """
     if func.level == "loop":
         remark("declined: the function has loops already")
@@ -94,7 +94,7 @@ class Tiling:
         several = {n for n in nest if trips(self.extents[n], self.steps[n]) > 1}
 
         def blocked(op: Op) -> bool:
-            if op is x.op or not isinstance(op, Contract | Reduce):
+            if op is x.op or not isinstance(op, Contract | Reduce) or not self.may_store(op.result):
                 return False
             return bool(set(op.over) & set(nest)) or not several <= set(op.result.names)
 
@@ -102,6 +102,10 @@ class Tiling:
         for op in postorder((x,), stop=blocked):
             found += [v for v in op.operands if v.op and blocked(v.op) and v not in found]
         return found
+
+    def may_store(self, x: Value) -> bool:
+        """Only what is cut along axes that meet in an input or output: never scores, however they are used."""
+        return any(set(self.cut(x)) <= set(v.names) for v in (*self.func.args, *self.func.outputs))
 
     def level(self, x: Value) -> int:
         """How many nests must come before x's."""
