@@ -123,7 +123,9 @@ class Softmax(AttnOp, name="attn.softmax"):
         _float(self, self.value)
         for name in self.over:
             if name not in self.value.names:
-                raise self.error(f"the operand has no axis {name}", at=self.value, help="softmax runs over an axis of its operand")
+                raise self.error(
+                    f"the operand has no axis {name}", at=self.value, help="softmax runs over an axis of its operand"
+                )
         if self.value.element is not self.value.element.accumulator:
             raise self.error(f"is computed in {self.value.element.accumulator}", at=self.value, help="cast the scores")
         return (self.value.type,)

@@ -160,7 +160,9 @@ class Contract(Op, name="nd.contract"):
         if args[2] is not None:
             assert self.where is not None
             names = tuple(name for name, _ in union(v.tensor for v in self.operands))
-            product = np.where(align(args[2], self.where.names, names), align(a, na, names) * align(b, nb, names), dtype.type(0))
+            product = np.where(
+                align(args[2], self.where.names, names), align(a, na, names) * align(b, nb, names), dtype.type(0)
+            )
             summed = product.sum(axis=tuple(names.index(n) for n in self.over), dtype=dtype)
             return align(summed, tuple(n for n in names if n not in self.over), out)
         # As one matrix product: axes of both, of one side only, and summed ones.

@@ -93,7 +93,7 @@ class PrettyReader(Reader):
         type = self.type()
         if not isinstance(type, TensorType):
             raise self.error(f"a function takes and returns tensors, not {type}", start)
-        token = self.of_kind("string", "the layout of the array, such as \"i d\"")
+        token = self.of_kind("string", 'the layout of the array, such as "i d"')
         return type, self.layout(token, self.string_of(token), type)
 
     # ---------------------------------------------------------------- blocks

@@ -246,7 +246,9 @@ def check(step: Step, old: Func, new: Func) -> None:
         verify(new)
     except IRError as e:
         notes = [*e.notes, reproduce(step)]
-        raise IRError(f"pass {step.name}", f"made invalid IR: {e.message}", loc=e.loc, ir=e.ir, caret=e.caret, note=e.note, notes=notes) from e
+        raise IRError(
+            f"pass {step.name}", f"made invalid IR: {e.message}", loc=e.loc, ir=e.ir, caret=e.caret, note=e.note, notes=notes
+        ) from e
     signatures = [(f.name, f.params, [v.type for v in f.args], f.out_layouts, [v.type for v in f.outputs]) for f in (old, new)]
     if signatures[0] != signatures[1]:
         raise IRError(f"pass {step.name}", "changed the signature of the function", notes=[reproduce(step)])
@@ -294,7 +296,10 @@ class Twin:
                     raise IRError(
                         f"pass {step.name}",
                         f"changed the meaning: output {k} of a small instance {problem}",
-                        notes=[f"small instance: {', '.join(f'{p.name}{x.shape}' for p, x in zip(self.func.params, arrays, strict=True))}", reproduce(step)],
+                        notes=[
+                            f"small instance: {', '.join(f'{p.name}{x.shape}' for p, x in zip(self.func.params, arrays, strict=True))}",
+                            reproduce(step),
+                        ],
                     )
 
 

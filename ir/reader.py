@@ -25,6 +25,7 @@ MAX_DEPTH = 100
 UNREAD = object()
 NUMBERS = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
 
+
 class Raw(NamedTuple):
     """An attribute value as it was written: a word, string, number, extent, axis or list."""
 

@@ -66,8 +66,9 @@ def rewrite_block(block: Block, rule: Rule, env: dict[Value, Value], known: set[
 
 @dataclass
 class Interner:
-    """Makes equal ops one op, so that equal values are identical."""
+    """Makes equal ops one op, so that equal values are identical. An op that is `fixed` stays as it is, with all below."""
 
+    fixed: Callable[[Op], bool] = lambda _: False
     seen: dict[Any, Op] = field(default_factory=dict[Any, Op])
 
     def op(self, op: Op) -> Op:
@@ -83,19 +84,23 @@ def substitute(roots: Sequence[Value], table: Mapping[Value, Value], interner: I
     """The roots with values replaced, top-down: what is below a replaced value is not looked at. Region bodies are
     substituted too. With an interner, equal ops become one."""
     memo: dict[Value, Value] = dict(table)
+    fixed = interner.fixed if interner is not None else lambda op: False
 
     def get(v: Value) -> Value:
         return memo.get(v, v)
 
     def block(b: Block) -> Block:
         yields = substitute_into(b.yields)
-        return b if yields == b.yields else Block(b.args, tuple(postorder(yields)), yields)
+        return b if yields == b.yields else unplaced(b.args, yields)
 
     def substitute_into(values: Sequence[Value]) -> tuple[Value, ...]:
         replaced = [v.op for v in table if v.op and all(r in table for r in v.op.results)]
-        for op in postorder(values, stop=lambda op: op in replaced or all(r in memo for r in op.results)):
+        for op in postorder(values, stop=lambda op: op in replaced or fixed(op) or all(r in memo for r in op.results)):
             with at(op.loc):
                 new = op.rebuild(get, block)
+                if new is not op and op.regions:
+                    # The original may live on beside it: every region gets arguments of its own.
+                    new = new.rebuild(lambda v: v, clone)
             if interner is not None:
                 new = interner.op(new)
             for old, result in zip(op.results, new.results, strict=True):
@@ -124,26 +129,27 @@ def free(values: Iterable[Value]) -> dict[Value, frozenset[Value]]:
     return found
 
 
-def place(args: tuple[Value, ...], yields: tuple[Value, ...]) -> Block:
-    """A block that computes the yields: each op once, in the outermost block that binds what it reads."""
+def place(args: tuple[Value, ...], yields: tuple[Value, ...], *, nested: bool = False) -> Block:
+    """A block that computes the yields: each op once, in the outermost block that binds what it reads.
+
+    nested: the block belongs to a loop; what reads none of its arguments stays outside of it, and is left as it is.
+    """
     needs = free(yields)
 
     def build(args: tuple[Value, ...], yields: tuple[Value, ...], outer: tuple[tuple[set[Value], list[Op]], ...]) -> Block:
         here: list[Op] = []
         scopes = (*outer, (set(args), here))
-
-        def home(op: Op) -> list[Op]:
-            required = needs[op.results[0]]
-            return next((ops for bound, ops in reversed(scopes) if bound & required), scopes[0][1])
-
-        # The yields of a region are walked when the loop is placed, so that its body's ops meet their own scope.
         for op in postorder(yields, stop=placed.__contains__, regions=False):
+            required = needs[op.results[0]]
             if op in placed:  # by the body of a loop above, which reads it too
+                continue
+            home = next((ops for bound, ops in reversed(scopes) if bound & required), None if nested else scopes[0][1])
+            if home is None:
                 continue
             new = op.rebuild(lambda v: env.get(v, v), lambda b: build(b.args, b.yields, scopes))
             placed.add(op)
             env.update(zip(op.results, new.results, strict=True))
-            home(op).append(new)
+            home.append(new)
         return Block(args, tuple(here), tuple(env.get(v, v) for v in yields))
 
     env: dict[Value, Value] = {}
@@ -151,8 +157,12 @@ def place(args: tuple[Value, ...], yields: tuple[Value, ...]) -> Block:
     return build(args, yields, ())
 
 
+def unplaced(args: tuple[Value, ...], yields: tuple[Value, ...]) -> Block:
+    """A region still to be placed: its ops are whatever the yields need, wherever that belongs."""
+    return Block(args, tuple(postorder(yields)), yields)
+
+
 def clone(block: Block) -> Block:
     """The same block with arguments of its own, for a second loop with the same body."""
     args = tuple(argument(v.type, v.hint) for v in block.args)
-    yields = substitute(block.yields, dict(zip(block.args, args, strict=True)))
-    return Block(args, tuple(postorder(yields)), yields)
+    return unplaced(args, substitute(block.yields, dict(zip(block.args, args, strict=True))))

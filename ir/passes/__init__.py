@@ -10,14 +10,7 @@ from attngen.ir.passes.hoist_invariant_factors import hoist_invariant_factors
 from attngen.ir.passes.tile import tile
 
 PIPELINE = (
-    "decompose-attn,"
-    "canonicalize,"
-    "fold-scale,"
-    "hoist-invariant-factors,"
-    "canonicalize,"
-    "tile,"
-    "fuse-cascaded-reductions,"
-    "canonicalize"
+    "decompose-attn,canonicalize,fold-scale,hoist-invariant-factors,canonicalize,tile,fuse-cascaded-reductions,canonicalize"
 )
 """From four steps to one loop. `tile` without options chooses its sizes."""
 

@@ -19,7 +19,7 @@ from attngen.ir.intervals import Intervals
 from attngen.ir.loop import For
 from attngen.ir.passes.separable import REASONABLE, NotSeparable, Separability, Shifts
 from attngen.ir.pipeline import register_pass
-from attngen.ir.rewrite import Interner, free, place, postorder, rewrite, substitute
+from attngen.ir.rewrite import Interner, free, place, postorder, rewrite, substitute, unplaced
 from attngen.ir.types import Extent, RangeType, tile_extent
 
 
@@ -41,14 +41,14 @@ def fuse_cascaded_reductions(func: Func) -> Func:
         if not op.regions or op.level != "loop" or not hasattr(op, "body"):
             return None
         (block, *_), name = op.regions, op.fields.regions[0]
-        new = fuse_block(block)
+        new = fuse_block(block, nested=True)
         return None if new is block else dataclasses.replace(op, **{name: new}).results
 
     func = rewrite(func, rule)
     return func.with_body(place(func.args, fuse_block(func.body).yields))
 
 
-def fuse_block(block: Block) -> Block:
+def fuse_block(block: Block, nested: bool = False) -> Block:
     """Fuse the loops that lie directly in a block, axis by axis."""
     done: set[tuple[str, Extent, int]] = set()
     while True:
@@ -60,7 +60,7 @@ def fuse_block(block: Block) -> Block:
         if group is None:
             return block
         done.add((group[0].axis, group[0].extent, group[0].step))
-        block = Fusion(block, group).run()
+        block = place(block.args, Fusion(block, group, nested).run(), nested=nested)
 
 
 def is_reduction(loop: For) -> bool:
@@ -98,11 +98,17 @@ class Reduction:
 class Fusion:
     """The loops of one block over one axis."""
 
-    def __init__(self, block: Block, group: list[For]) -> None:
+    def __init__(self, block: Block, group: list[For], nested: bool) -> None:
         self.block, self.group = block, group
-        self.interner = Interner()
         # Equal values are one value from here on; the loops themselves are found again by their place in the list.
         roots = (*block.yields, *(r for loop in group for r in loop.results))
+        needs, args = free(roots), set(block.args)
+
+        def elsewhere(op: Op) -> bool:
+            """A loop of another block: it must stay the one that others refer to."""
+            return bool(op.regions) and nested and op.results[0] in needs and not needs[op.results[0]] & args
+
+        self.interner = Interner(fixed=elsewhere)
         interned = substitute(roots, {}, self.interner)
         self.yields = interned[: len(block.yields)]
         self.loops: list[For] = []
@@ -127,7 +133,8 @@ class Fusion:
             self.needs |= free((x,))
         return self.range in self.needs[x]
 
-    def run(self) -> Block:
+    def run(self) -> tuple[Value, ...]:
+        """What the block hands on, from fewer loops."""
         for x in self.reductions:
             with at(x.combine.loc):
                 self.choose_stage(x)
@@ -138,7 +145,7 @@ class Fusion:
         stages = len({x.stage for x in self.reductions})
         if len(self.loops) > 1:
             remark(f"{len(self.loops)} loops over {self.axis} became {stages}, carrying {len(self.reductions)} values")
-        return place(self.block.args, substitute(self.yields, final))
+        return substitute(self.yields, final)
 
     def choose_stage(self, x: Reduction) -> None:
         """The first loop in which all that x reads is finished, or x can follow it."""
@@ -199,7 +206,7 @@ class Fusion:
         # The body gets a range of its own: other stages may use the shared one.
         range = argument(self.range.type, self.axis)
         yields = substitute(tuple(running.values()), {self.range: range})
-        body = Block((range, *carried.values()), tuple(postorder(yields)), yields)
+        body = unplaced((range, *carried.values()), yields)
         with at(members[0].combine.loc):
             return For(
                 inits=substitute(tuple(x.init for x in members), final),
@@ -234,4 +241,4 @@ class Fusion:
                 guards, now = self.guards(x), {**final, **whole}
                 sides = [self.corrected(x, side[x.result], {**final, **side}, now, guards) for side in (left, right)]
                 whole[x.result] = x.combined(*sides)
-        return Block((*left.values(), *right.values()), tuple(postorder(whole.values())), tuple(whole.values()))
+        return unplaced((*left.values(), *right.values()), tuple(whole.values()))

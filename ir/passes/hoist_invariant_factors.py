@@ -23,7 +23,7 @@ Term = tuple[Value | None, Value | None]
 
 @register_pass("hoist-invariant-factors")
 def hoist_invariant_factors(func: Func) -> Func:
-    """Use distributivity: a factor without the summed axis leaves the sum, an addend or factor >= 0 leaves the maximum.
+    """Use distributivity: a factor without the summed axis leaves the sum, an addend or factor > 0 leaves the maximum.
 
     before: %a = %e / %l;  %o = nd.contract %a, %v over [j]
     after:  %n = nd.contract %e, %v over [j];  %o = (1 / %l) * %n
@@ -150,7 +150,9 @@ class Hoisting:
             self.reading[key] = here or op is not None and any(self.reads(v, over) for v in op.operands)
         return self.reading[key]
 
-    def total(self, a: Value | None, b: Value | None, over: tuple[str, ...], extents: dict[str, Extent], op: Contract | Reduce) -> Value | None:
+    def total(
+        self, a: Value | None, b: Value | None, over: tuple[str, ...], extents: dict[str, Extent], op: Contract | Reduce
+    ) -> Value | None:
         """Σ a·b: a contraction, a sum, or a count."""
         present = [v for v in (a, b) if v is not None]
         names = {n for v in present for n in v.names}
@@ -174,7 +176,7 @@ class Hoisting:
     # ---- maxima
 
     def leave_maximum(self, op: Reduce) -> Value | None:
-        """max(x + c) = max x + c;  max(c·x) = c·max x for c >= 0."""
+        """max(x + c) = max x + c;  max(c·x) = c·max x for c > 0."""
         inner, over = op.value.op, set(op.over)
         if not isinstance(inner, Elementwise) or len(inner.operands) != 2:
             return None
@@ -184,11 +186,11 @@ class Hoisting:
         kept, left = outside.index(False), outside.index(True)
         facts = inner.facts
         adds = bool(facts.combination) and facts.combination[kept] == 1
-        scales = kept in facts.multilinear and self.interval(inner.operands[left]).nonnegative
+        # 0 is no such factor: the maximum over nothing is -inf, and 0 · -inf is not a number.
+        factor = self.interval(inner.operands[left])
+        scales = kept in facts.multilinear and 0 < factor.lo and factor.hi < math.inf
         if not (adds or scales):
             return None
-        if scales and not math.isfinite(self.interval(inner.operands[left]).hi) and constant_value(inner.operands[left]) is None:
-            return None  # 0 · inf and inf · 0 differ on the two sides
         if set(inner.operands[kept].names) | set(inner.operands[left].names) != set(inner.operands[kept].names):
             return None
         top = dataclasses.replace(op, value=inner.operands[kept]).result

@@ -155,7 +155,9 @@ class Separability:
 
     def proven(self, shift: Shift, y: Value) -> Shift:
         t, y = self.interner.value(shift.reference), self.interner.value(y)
-        if any(op.regions and self.reads(op.results[0]) for op in postorder((t,), stop=lambda op: op.results[0] in self.running)):
+        if any(
+            op.regions and self.reads(op.results[0]) for op in postorder((t,), stop=lambda op: op.results[0] in self.running)
+        ):
             raise NotSeparable(f"{self.which(t)} arrives through another loop, which every step would have to repeat")
         if not self.dominates(t, y):
             raise NotSeparable(f"{self.which(t)} is not known to be above what it is subtracted from")

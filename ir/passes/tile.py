@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from attngen.ir.build import add, constant, expand, maximum
-from attngen.ir.core import Block, Op, Value, argument, at
+from attngen.ir.core import Op, Value, argument, at
 from attngen.ir.diagnostics import UNKNOWN, IRError, Loc, remark
 from attngen.ir.func import Func
 from attngen.ir.loop import For, Load, Parallel, Store, trips
 from attngen.ir.nd import REDUCTIONS, Contract, Expand, Index, Reduce
 from attngen.ir.passes.tile_sizes import choose_steps, reason
 from attngen.ir.pipeline import register_pass
-from attngen.ir.rewrite import place, postorder
+from attngen.ir.rewrite import place, postorder, unplaced
 from attngen.ir.types import Extent, RangeType, tile_extent
 
 COMBINE = {"sum": add, "max": maximum}
@@ -42,7 +42,11 @@ def tile(func: Func, **steps: int) -> Func:
     for name, step in steps.items():
         if name not in extents:
             close = get_close_matches(name, extents, 1)
-            raise IRError("pass tile", f"there is no axis {name!r}; axes: {', '.join(extents)}", help=f"did you mean {close[0]}?" if close else "")
+            raise IRError(
+                "pass tile",
+                f"there is no axis {name!r}; axes: {', '.join(extents)}",
+                help=f"did you mean {close[0]}?" if close else "",
+            )
         if step < 1:
             raise IRError("pass tile", f"axis {name}: the length of a part must be at least 1, not {step}")
         remark(f"{name}: parts of {step} of {extents[name]}; {reason(func, name)}")
@@ -125,7 +129,7 @@ class Tiling:
             with at(loc_of(x)):
                 value = lowering.value(x, ranges)
                 yields.append(Store(value=value, target=out, ranges=tuple(ranges[n] for n in axes)).result)
-        body = place((*ranges.values(), *outs), tuple(yields))
+        body = unplaced((*ranges.values(), *outs), tuple(yields))
         extents, steps = tuple(self.extents[n] for n in axes), tuple(self.steps[n] for n in axes)
         return Parallel(axes=axes, extents=extents, steps=steps, body=body, loc=loc_of(members[0])).results
 
@@ -176,7 +180,7 @@ class Lowering:
         static = tuple(a for a in op.result.tensor.axes if a[0] not in self.tiling.steps)
         start = expand(constant(REDUCTIONS[kind][1], op.acc), tuple(ranges[n] for n in self.tiling.cut(op.result)), static)
         carried = argument(start.type, kind)
-        body = Block((range, carried), (), (COMBINE[kind](carried, partial),))
+        body = unplaced((range, carried), (COMBINE[kind](carried, partial),))
         loop = For(inits=(start,), axis=axis, extent=self.tiling.extents[axis], step=self.tiling.steps[axis], body=body)
         return loop.result
 

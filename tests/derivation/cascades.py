@@ -16,7 +16,17 @@ from attngen.ir.rewrite import place
 from attngen.ir.types import F32, Layout, TensorType
 
 J = ("j",)
-FUSABLE = ("shift-by-maximum", "shift-by-scaled-maximum", "masked-shift", "tame", "sum", "maximum", "weigh", "scale", "normalise")
+FUSABLE = (
+    "shift-by-maximum",
+    "shift-by-scaled-maximum",
+    "masked-shift",
+    "tame",
+    "sum",
+    "maximum",
+    "weigh",
+    "scale",
+    "normalise",
+)
 """Steps that the rules know how to fuse, in whatever order."""
 OTHERS = ("add", "subtract", "multiply", "select", "foreign-shift", "squash", "use-result")
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import numpy as np
-from tests.derivation.cascades import FUSABLE, Cascade, cascades
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from attngen.ir.interpreter import run
 from attngen.ir.loop import loops
 from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import difference, run_pipeline
+from tests.derivation.cascades import Cascade, cascades, make
 
 EXAMPLES = int(os.environ.get("ATTNGEN_EXAMPLES", "150"))
 quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -43,7 +45,7 @@ def test_cascades_of_the_listed_rules_become_one_loop(case: Cascade) -> None:
     assert after == 1
 
 
-def test_share_of_random_cascades_that_fuse(capsys) -> None:
+def test_share_of_random_cascades_that_fuse(capsys: pytest.CaptureFixture[str]) -> None:
     """At least half of all cascades that have something to fuse end with fewer loops."""
     seen: list[tuple[int, int]] = []
 
@@ -56,15 +58,13 @@ def test_share_of_random_cascades_that_fuse(capsys) -> None:
     several = [(before, after) for before, after in seen if before > 1]
     fused, one = sum(after < before for before, after in several), sum(after == 1 for _, after in several)
     with capsys.disabled():
-        print(f"\n{len(several)} cascades of several loops: {fused / len(several):.0%} fused, {one / len(several):.0%} into one loop")
+        shares = f"{fused / len(several):.0%} fused, {one / len(several):.0%} into one loop"
+        sys.stdout.write(f"\n{len(several)} cascades of several loops: {shares}\n")
     assert fused >= len(several) / 2
-    assert set(FUSABLE)
 
 
 def test_values_larger_than_a_float_can_hold_exponentiated() -> None:
     """Scores in the thousands overflow any exponential that is not kept relative to the running maximum."""
-    from tests.derivation.cascades import make
-
     case = make([("shift-by-maximum", 0, 0), ("weigh", 0, 0), ("normalise", 0, 0)], 5, 23, (2, 4), 1)
     case.arrays = (case.arrays[0] * 3000, *case.arrays[1:])
     check(case)

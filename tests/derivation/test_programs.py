@@ -76,3 +76,20 @@ def test_passes_come_to_rest(derived: dict[str, Result]) -> None:
             if text not in ("input", "tile"):
                 again: Func = run_pipeline(func, text).func
                 assert again == func, f"{text} on {name}"
+
+
+TILINGS = ("d=3 i=16 j=16", "d=5 e=2 h=1 i=16 j=16", "j=7", "i=1 j=1 h=1", "e=2", "d=8 e=5 h=2 i=37 j=53")
+
+
+@pytest.mark.parametrize("tiles", TILINGS)
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_axes_are_cut(name: str, tiles: str) -> None:
+    """Loops within loops, several nests, nothing cut at all: verified after every pass on a small instance."""
+    types = CASES[name].types()
+    axes = {axis for t in types.values() for axis in t.names}
+    chosen = " ".join(word for word in tiles.split() if word.split("=")[0] in axes)
+    if chosen:
+        result = run_pipeline(
+            CASES[name].program.trace(types), PIPELINE.replace("tile", f"tile{{{chosen}}}", 1), verify_each="run"
+        )
+        assert result.func.level == "loop"

@@ -62,7 +62,7 @@ def test_bad_pipelines_are_named(text: str, message: str) -> None:
 
 
 def test_unknown_axis_is_named() -> None:
-    with pytest.raises(IRError, match="there is no axis 'jj'; axes: .*\n.*did you mean j?"):
+    with pytest.raises(IRError, match=r"there is no axis 'jj'; axes: .*\n.*did you mean j\?"):
         run_pipeline(standard(), "decompose-attn,tile{jj=4}")
     with pytest.raises(IRError, match="axis j: the length of a part must be at least 1, not 0"):
         run_pipeline(standard(), "decompose-attn,tile{j=0}")
@@ -168,7 +168,9 @@ def test_two_passes_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("op, evaluate", [(Exp, lambda self, args, env: np.exp(args[0] * 1.001)), (Contract, None)])
-def test_an_error_in_the_interpreter_is_caught_by_the_oracle(op: type[Op], evaluate: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_interpreter_is_caught_by_the_oracle(
+    op: type[Op], evaluate: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The oracle is NumPy written without the IR: an interpreter that is wrong everywhere still disagrees with it."""
     arrays = inputs("standard")
     (want,) = CASES["standard"].oracle(arrays)
@@ -188,7 +190,9 @@ def test_an_error_in_the_oracle_is_caught_by_the_interpreter() -> None:
 
 def test_large_functions_at_loop_level_are_not_executed_but_said_so() -> None:
     case = CASES["standard"]
-    types = {n: dataclasses.replace(t, axes=tuple((a, 4096 if a in "ij" else e) for a, e in t.axes)) for n, t in case.types().items()}
+    types = {
+        n: dataclasses.replace(t, axes=tuple((a, 4096 if a in "ij" else e) for a, e in t.axes)) for n, t in case.types().items()
+    }
     func = run_pipeline(case.program.trace(types), DERIVE).func
     result = run_pipeline(func, "canonicalize", verify_each="run")
     assert any("not executed between passes" in r.message for r in result.remarks)

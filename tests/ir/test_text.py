@@ -264,7 +264,9 @@ def test_what_mlir_prints_instead() -> None:
     }
     """
     func = parse(text)
-    assert print_func(func) == """\
+    assert (
+        print_func(func)
+        == """\
 func @f(%x: tensor<i=4, f32> "i") -> (tensor<f32> "") {
   %c = nd.constant value 1.5 element f32 : tensor<f32>
   %0, %1 = loop.for %i: i = 0 to 4 step 3 carry (%a = %x, %b = %c) : (tensor<i=4, f32>, tensor<f32>) {
@@ -273,6 +275,7 @@ func @f(%x: tensor<i=4, f32> "i") -> (tensor<f32> "") {
   return %1
 }
 """
+    )
 
 
 def test_a_module_of_several_functions() -> None:
@@ -405,26 +408,32 @@ def test_errors_in_the_generic_form(old: str, new: str, line: int, column: int, 
 def test_an_error_shows_its_line() -> None:
     with pytest.raises(IRError) as caught:
         parse(body(MAX.replace("over", "ovr")))
-    assert str(caught.value) == """\
+    assert (
+        str(caught.value)
+        == """\
 error[parse]: nd.reduce has no attribute ovr
  --> <string>:2:30
    |
 ir |   %o = nd.reduce %q kind max ovr [d] acc f32 : tensor<i=4, f32>
    |                              ^^^
    = help: did you mean over?"""
+    )
 
 
 def test_an_op_that_does_not_type_check_is_shown_at_its_text() -> None:
     """Its `loc` says where it came from, which is a note."""
     with pytest.raises(IRError) as caught:
         parse(body(MAX.replace("[d]", "[j]") + " loc(model.py:8)"), "bad.ir")
-    assert str(caught.value) == """\
+    assert (
+        str(caught.value)
+        == """\
 error[nd.reduce]: reduces over j, which the operand lacks
  --> bad.ir:2:3
    |
 ir |   nd.reduce %q kind max over [j] acc f32
    |             ^^ q: tensor<i=4, d=8, f32>
    = built at model.py:8"""
+    )
 
 
 JUNK = (

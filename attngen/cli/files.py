@@ -1,0 +1,107 @@
+"""Reading and writing files: errors by name, and no partial output."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import sys
+import tempfile
+import traceback
+import zipfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any
+
+import numpy as np
+
+from attngen.ir.diagnostics import Error
+
+
+def read_text(file: str) -> tuple[str, str]:
+    """The text of a file, or of standard input for `-`, and the name that errors use for it."""
+    try:
+        if file != "-":
+            return Path(file).read_text(encoding="utf-8"), file
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except OSError as e:
+        raise Error(f"cannot read {file}: {e.strerror}") from None
+    except UnicodeDecodeError as e:
+        raise Error(f"cannot read {file}: not UTF-8 text at byte {e.start}") from None
+    # Errors show the line they are about.
+    linecache.cache["<stdin>"] = (len(text), None, text.splitlines(keepends=True), "<stdin>")
+    return text, "<stdin>"
+
+
+def load_module(file: str) -> ModuleType:
+    """A Python file as a module. What it raises is the user's own error and keeps its traceback, shown as theirs."""
+    name = f"attngen_user_{Path(file).stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not Path(file).is_file():
+        raise Error(f"cannot read {file}: {'it is no Python file (.py)' if Path(file).is_file() else 'no such file'}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Error:
+        raise
+    except Exception as e:
+        frames = traceback.extract_tb(e.__traceback__)[1:]
+        while frames and frames[0].filename.startswith("<frozen importlib"):
+            frames.pop(0)
+        raise Error(f"{file} failed:\n{''.join(traceback.format_list(frames))}{type(e).__name__}: {e}") from e
+    return module
+
+
+def write(file: str, content: Callable[[IO[bytes]], object]) -> None:
+    """Write a file whole or not at all: under another name beside it, then renamed."""
+    path = Path(file)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                content(out)
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes it private
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as e:
+        raise Error(f"cannot write {file}: {e.strerror}") from None
+
+
+def write_text(file: str, text: str) -> None:
+    """To a file, or to standard output for `-`."""
+    if file == "-":
+        sys.stdout.write(text)
+    else:
+        write(file, lambda out: out.write(text.encode()))
+
+
+def read_arrays(file: str) -> dict[str, np.ndarray]:
+    """Every array of an .npz file."""
+    try:
+        loaded: Any = np.load(file, allow_pickle=False)
+    except OSError as e:
+        raise Error(f"--inputs {file}: {e.strerror or 'is no .npz file'}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise Error(f"--inputs {file}: is no .npz file; write one with numpy.savez") from None
+    if not hasattr(loaded, "files"):
+        raise Error(f"--inputs {file}: holds one array without a name (.npy); write an .npz file with numpy.savez")
+    arrays: dict[str, np.ndarray] = {}
+    for name in loaded.files:
+        try:
+            arrays[name] = loaded[name]
+        except Exception as e:  # zip, zlib and header errors have no common class
+            raise Error(f"--inputs {file}: cannot read {name}: {e}") from None
+    return arrays
+
+
+def write_arrays(file: str, arrays: Mapping[str, np.ndarray]) -> None:
+    save: Any = np.savez
+    write(file, lambda out: save(out, **arrays))

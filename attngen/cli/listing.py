@@ -1,0 +1,77 @@
+"""`attngen list`: what there is, from the code itself: summaries are first lines of docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+
+import click
+
+from attngen.cli.backends import loaded_backends
+from attngen.cli.tables import table
+from attngen.ir import attn, elementwise, loop, nd
+from attngen.ir.core import REGISTRY
+from attngen.ir.passes import PIPELINE
+from attngen.ir.pipeline import PASSES, Pass
+
+LANGUAGE = (attn, nd, elementwise, loop)
+"""The modules that declare ops."""
+
+
+def passes() -> str:
+    rows = [(name, "\n".join((p.summary, *options(p)))) for name, p in sorted(PASSES.items())]
+    default = textwrap.fill(PIPELINE.replace(",", ", "), 98, initial_indent="  ", subsequent_indent="  ")
+    return f"{table(('pass', 'what it does, and its options'), rows)}\n\ndefault pipeline:\n{default}"
+
+
+def options(p: Pass) -> list[str]:
+    lines = [
+        f"  {name}: {getattr(o.annotation, '__name__', o.annotation)}" + ("" if o.default is o.empty else f" = {o.default}")
+        for name, o in p.options.items()
+    ]
+    return lines + (["  AXIS: int, for any axis of the function"] if p.takes_axes else [])
+
+
+def ops() -> str:
+    rows = [(name, first_line(cls.__doc__)) for name, cls in sorted(REGISTRY.items())]
+    return table(("op", "example and meaning"), rows)
+
+
+def backends() -> str:
+    rows = [
+        (
+            name,
+            f"cannot be loaded: {b}" if isinstance(b, ImportError) else first_line(inspect.getdoc(inspect.getmodule(type(b)))),
+        )
+        for name, b in loaded_backends().items()
+    ]
+    return table(("backend", "what it is"), rows)
+
+
+def targets() -> str:
+    rows: list[tuple[str, str]] = []
+    for name, backend in loaded_backends().items():
+        known = {"": f"cannot be loaded: {backend}"} if isinstance(backend, ImportError) else backend.targets()
+        rows += [(f"{name}:{target}".rstrip(":"), meaning) for target, meaning in known.items()]
+    return table(("target", "what it compiles for"), rows)
+
+
+def first_line(doc: str | None) -> str:
+    return inspect.cleandoc(doc or "").partition("\n\n")[0].replace("\n", " ")
+
+
+SECTIONS: dict[str, Callable[[], str]] = {"passes": passes, "ops": ops, "backends": backends, "targets": targets}
+
+
+@click.command(name="list")
+@click.argument("what", type=click.Choice(list(SECTIONS)), required=False)
+def command(what: str | None) -> None:
+    """Show passes with their options, ops with an example each, backends and targets; all of them if WHAT is not given.
+
+    \b
+    attngen list passes
+    attngen list ops | grep contract
+    """
+    loaded_backends()  # so that their passes and ops are listed
+    click.echo("\n\n".join(SECTIONS[name]() for name in ([what] if what else SECTIONS)))

@@ -1,0 +1,179 @@
+"""A compiled program: something to call, and everything that can be asked about how it came to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attngen.arrays import Array, ArrayType, check_out
+from attngen.backends import Emitted, Executable
+from attngen.ir.diagnostics import Error, Remark
+from attngen.ir.func import Func
+from attngen.ir.interpreter import run
+from attngen.ir.types import Layout, TensorType
+from attngen.names import suggest
+from attngen.report import Report, make_report
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A program as a function of the IR. sources: which input each parameter reads (an input may be read twice); inputs:
+    layout and type by name; several: whether a tuple of outputs is returned."""
+
+    func: Func
+    sources: tuple[str, ...]
+    inputs: Mapping[str, tuple[Layout, TensorType]]
+    out_names: tuple[str, ...]
+    several: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """What a backend made. live: which outputs of the traced function it computes (the others are empty); sources: which
+    input each parameter reads."""
+
+    func: Func
+    emitted: Emitted
+    executable: Executable
+    live: tuple[int, ...]
+    sources: tuple[str, ...]
+
+
+class Stages(Mapping[str, str]):
+    """Stage name -> text, in order: input, each pass, the backend's texts. Those that only a built kernel has are made when
+    they are asked for."""
+
+    def __init__(self, funcs: Mapping[str, Func], built: Built | None) -> None:
+        self._funcs, self._built = funcs, built
+
+    def _late(self) -> Mapping[str, str]:
+        return self._built.executable.stages() if self._built else {}
+
+    def __getitem__(self, name: str) -> str:
+        if name in self._funcs:
+            return str(self._funcs[name])
+        if self._built is not None and name in self._built.emitted.text:
+            return self._built.emitted.text[name]
+        late = self._late()
+        if name in late:
+            return late[name]
+        raise KeyError(f"{name!r}; the stages are {', '.join(self)}")
+
+    def __iter__(self) -> Iterator[str]:
+        early = dict.fromkeys((*self._funcs, *(self._built.emitted.text if self._built else ())))
+        return iter(dict.fromkeys((*early, *self._late())))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Kernel:
+    """Call it with the program's arrays, by position or by name; `out=` is written in place and returned.
+
+    func: the final function. stages: every stage as text. pipeline: the passes with the options they ran with. remarks: what
+    they did or declined, and why.
+    """
+
+    def __init__(
+        self,
+        program: Callable[..., Any],
+        traced: Traced,
+        built: Built | None,
+        *,
+        target: str,
+        pipeline: str,
+        stages: Mapping[str, Func],
+        remarks: Sequence[Remark],
+    ) -> None:
+        self.program, self.target, self.pipeline = program, target, pipeline
+        self.remarks = tuple(remarks)
+        self.stages: Mapping[str, str] = Stages(stages, built)
+        self.func = built.func if built else traced.func
+        self._traced, self._built = traced, built
+        self._inputs = tuple(ArrayType(name, layout, type) for name, (layout, type) in traced.inputs.items())
+        func = traced.func
+        self._outputs = tuple(
+            ArrayType(name, layout, v.tensor)
+            for name, layout, v in zip(traced.out_names, func.out_layouts, func.outputs, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{t.name}: {t.type}" for t in self._inputs)
+        return f"<attngen kernel {self.func.name}({shown}) for {self.target}>"
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """The output, a tuple if the program returns one. NumPy arrays of the shapes and dtypes compiled for, any strides.
+
+        Raises Error for anything else, and for an `out=` that is read-only or overlaps itself or an input.
+        """
+        if named or len(arrays) != len(self._inputs):
+            arrays = self._bind(arrays, named)
+        extents: dict[str, int] = {}
+        given = {want.name: want.check(x, extents) for want, x in zip(self._inputs, arrays, strict=True)}
+        outputs = self._out_arrays(out, extents, tuple(given.items()))
+        built = self._built
+        if built is None or 0 in extents.values():
+            # An extent of 0 needs no loop, and its meaning is that of the interpreter.
+            if any(x.size for x in outputs):
+                results = run(self._traced.func, *(given[name] for name in self._traced.sources))
+                for array, result in zip(outputs, results, strict=True):
+                    array[...] = result
+        else:
+            built.executable([given[name] for name in built.sources], [outputs[k] for k in built.live])
+        return tuple(outputs) if self._traced.several else outputs[0]
+
+    def _bind(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        names = [want.name for want in self._inputs]
+        if len(arrays) > len(names):
+            raise Error(f"@{self.func.name} takes {len(names)} arrays ({', '.join(names)}), got {len(arrays)}")
+        found = dict(zip(names, arrays, strict=False))
+        for name, x in named.items():
+            if name not in names:
+                raise Error(f"@{self.func.name} has no input {name!r}; {suggest(name, names, 'its inputs are')}")
+            if name in found:
+                raise Error(f"@{self.func.name}: {name} is given twice, by position and by name")
+            found[name] = x
+        missing = [name for name in names if name not in found]
+        if missing:
+            verb = "is" if len(missing) == 1 else "are"
+            raise Error(f"@{self.func.name}: {' and '.join(missing)} {verb} missing; its inputs are {', '.join(names)}")
+        return tuple(found[name] for name in names)
+
+    def _out_arrays(self, out: Any, extents: dict[str, int], inputs: tuple[tuple[str, Array], ...]) -> list[Array]:
+        given: list[Any] = (
+            [out] if not self._traced.several else [None] * len(self._outputs) if out is None else list(_sequence(out))
+        )
+        if len(given) != len(self._outputs):
+            raise Error(f"out: expected {len(self._outputs)} arrays, got {len(given)}; use None for one that is to be made")
+        arrays: list[Array] = []
+        taken = inputs
+        for want, x in zip(self._outputs, given, strict=True):
+            if x is None:
+                arrays.append(np.empty(want.fixed_shape if want.fixed_shape is not None else want.shape(extents), want.dtype))
+            else:
+                arrays.append(check_out(want, x, extents, taken))
+                taken = (*taken, (want.name, x))
+        return arrays
+
+    def report(self) -> Report:
+        """Operations, bytes, loops, tile sizes and the reason for each, and an estimate of the time."""
+        built = self._built
+        executable = built.executable if built else None
+        return make_report(
+            self._traced.func,
+            self.func,
+            target=self.target,
+            scratch_bytes=executable.scratch_bytes if executable else 0,
+            temporary_bytes=executable.temporary_bytes if executable else 0,
+            bytes_moved=sum(t.bytes for t in (*self._inputs, *self._outputs)),
+            remarks=self.remarks,
+        )
+
+
+def _sequence(out: Any) -> Sequence[Any]:
+    if not isinstance(out, tuple | list):
+        raise Error(f"out: the program returns a tuple, so expected a tuple of arrays, got {type(out).__qualname__}")
+    return out  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,77 @@
+"""From a traced program to a kernel: the common passes, the backend's passes, text, something callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attngen.backends import Backend, backend_names, get_backend
+from attngen.ir.core import Block
+from attngen.ir.diagnostics import Error, Remark
+from attngen.ir.func import Func
+from attngen.ir.passes import PIPELINE
+from attngen.ir.pipeline import Pipeline, VerifyEach, parse_pipeline, run_pipeline
+from attngen.ir.rewrite import postorder
+from attngen.kernel import Built, Kernel, Traced
+from attngen.names import suggest
+
+
+def build_kernel(
+    program: Callable[..., Any],
+    traced: Traced,
+    *,
+    target: str = "cpu",
+    pipeline: str | Pipeline | None = None,
+    verify_each: VerifyEach = True,
+) -> Kernel:
+    """Run the pipeline (None: the common one) and the backend's passes, emit and build.
+
+    Where an extent is 0 nothing needs a loop: empty outputs are not computed, and what else there is the interpreter computes.
+    """
+    if verify_each not in (True, False, "run"):
+        raise Error(f'verify_each: expected True, False or "run", got {verify_each!r}')
+    backend, variant = find_target(target)
+    steps = (
+        parse_pipeline(PIPELINE) if pipeline is None else parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
+    )
+    steps = Pipeline((*steps.steps, *parse_pipeline(backend.passes(variant)).steps))
+    live = tuple(k for k, v in enumerate(traced.func.outputs) if v.tensor.size)
+    func, sources = with_outputs(traced, live)
+    if not live or any(not v.tensor.size for op in func.body.ops for v in (*op.operands, *op.results)):
+        remarks = (Remark("compile", "an axis has extent 0, so no loops were made"),)
+        return Kernel(program, traced, None, target=target, pipeline="", stages={"input": traced.func}, remarks=remarks)
+    result = run_pipeline(func, steps, verify_each=verify_each)
+    emitted = backend.emit(result.func, variant)
+    built = Built(result.func, emitted, backend.build(emitted), live, sources)
+    return Kernel(
+        program, traced, built, target=target, pipeline=str(result.pipeline), stages=result.stages, remarks=result.remarks
+    )
+
+
+def with_outputs(traced: Traced, live: tuple[int, ...]) -> tuple[Func, tuple[str, ...]]:
+    """The function with some of its outputs and without parameters that are empty and not read; and the inputs it reads."""
+    func = traced.func
+    if len(live) == len(func.outputs) and all(v.tensor.size for v in func.args):
+        return func, traced.sources
+    outputs = tuple(func.outputs[k] for k in live)
+    ops = tuple(postorder(outputs))
+    read = {v for op in ops for v in op.operands} | set(outputs)
+    kept = [k for k, v in enumerate(func.args) if v in read or v.tensor.size]
+    body = Block(tuple(func.args[k] for k in kept), ops, outputs)
+    pruned = Func(func.name, tuple(func.params[k] for k in kept), body, tuple(func.out_layouts[k] for k in live))
+    return pruned, tuple(traced.sources[k] for k in kept)
+
+
+def find_target(target: object) -> tuple[Backend, str]:
+    """The backend, and what follows the colon: `cpu:x86-64-v3`."""
+    if not isinstance(target, str):
+        raise Error(f'target: expected a name such as "cpu", got {target!r}')
+    name, _, variant = target.partition(":")
+    known = backend_names()
+    if name not in known:
+        raise Error(f"target: there is no backend {name!r}; {suggest(name, known)}")
+    backend = get_backend(name)
+    if variant not in backend.targets():
+        shown = ", ".join(f"{name}:{v}" if v else name for v in backend.targets())
+        raise Error(f"target: {name} has no variant {variant!r}; known: {shown}")
+    return backend, variant

@@ -1,0 +1,159 @@
+"""What a kernel costs, from its functions: operations, bytes, loops, tiles, and a bound on the time."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from attngen.ir.core import Block
+from attngen.ir.diagnostics import Remark
+from attngen.ir.func import Func
+from attngen.ir.loop import For, Parallel
+from attngen.ir.types import ElementType, Extent, TensorType
+
+WIDTH = 100
+
+CLOCK, VECTOR_BITS, UNITS, MEMORY = 3.0e9, 256, 2, 10.0e9
+"""The machine that the estimate assumes: cycles per second, bits of a vector, vector units, bytes per second."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of the final function. depth: how many loops are around it; carried: values it hands from trip to trip."""
+
+    kind: str
+    axis: str
+    extent: Extent
+    step: int
+    carried: int
+    depth: int
+
+    def __str__(self) -> str:
+        carried = f", carries {self.carried} values" if self.kind == "for" else ""
+        return f"{'  ' * self.depth}{self.kind} {self.axis}: 0 to {self.extent} step {self.step}{carried}"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How long the parts of an axis are, and why."""
+
+    axis: str
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time that operations and bytes need on a machine with this peak and this memory (Williams, Waterman and
+    Patterson 2009): an estimate, under assumptions that are stated, not a measurement."""
+
+    seconds: float
+    limit: str
+    intensity: float
+    assumptions: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """flops: of the program as written, at the largest extents. bytes_moved: inputs and outputs once. scratch_bytes: working
+    memory of a thread. temporary_bytes: whole tensors between nests of loops."""
+
+    name: str
+    target: str
+    flops: int
+    bytes_moved: int
+    scratch_bytes: int
+    temporary_bytes: int
+    loops: tuple[Loop, ...]
+    tiles: tuple[Tile, ...]
+    roofline: Roofline
+
+    def __str__(self) -> str:
+        r = self.roofline
+        rows = [
+            f"kernel     @{self.name} for {self.target}",
+            f"flops      {self.flops:,}",
+            f"bytes      {self.bytes_moved:,} of inputs and outputs",
+            f"scratch    {self.scratch_bytes:,} bytes per thread",
+            f"temporary  {self.temporary_bytes:,} bytes between loop nests",
+            *(f"{'loops' if k == 0 else '':<11}{loop}" for k, loop in enumerate(self.loops)),
+            *(f"{'tiles' if k == 0 else '':<11}{t.axis}={t.step}: {t.reason}" for k, t in enumerate(self.tiles)),
+            f"roofline   {r.seconds * 1e6:,.1f} us, limited by {r.limit}; {r.intensity:.1f} operations per byte",
+            f"           assuming {r.assumptions}",
+        ]
+        return "\n".join(
+            line for row in rows for line in textwrap.wrap(row, WIDTH, subsequent_indent=" " * 11, drop_whitespace=True) or [""]
+        )
+
+
+def make_report(
+    traced: Func,
+    final: Func,
+    *,
+    target: str,
+    scratch_bytes: int,
+    temporary_bytes: int,
+    bytes_moved: int,
+    remarks: Sequence[Remark],
+) -> Report:
+    flops = sum(op.flops for op in traced.body.ops)
+    return Report(
+        name=final.name,
+        target=target,
+        flops=flops,
+        bytes_moved=bytes_moved,
+        scratch_bytes=scratch_bytes,
+        temporary_bytes=temporary_bytes,
+        loops=tuple(loops_of(final.body, 0)),
+        tiles=tuple(tiles_of(remarks)),
+        roofline=roofline(flops, bytes_moved, widest_float(traced)),
+    )
+
+
+def loops_of(block: Block, depth: int) -> Iterator[Loop]:
+    for op in block.ops:
+        inner = depth
+        match op:
+            case Parallel():
+                for axis, extent, step in zip(op.axes, op.extents, op.steps, strict=True):
+                    yield Loop("parallel", axis, extent, step, 0, inner)
+                    inner += 1
+            case For():
+                yield Loop("for", op.axis, op.extent, op.step, len(op.inits), inner)
+                inner += 1
+            case _:
+                pass
+        for region in op.regions[:1]:
+            yield from loops_of(region, inner)
+
+
+def tiles_of(remarks: Sequence[Remark]) -> Iterator[Tile]:
+    """The tile sizes, as the pass that chose them tells."""
+    for remark in remarks:
+        if remark.origin == "tile" and (
+            found := re.fullmatch(r"(\w+): parts of (\d+) of \S+; (.*)", remark.message, re.DOTALL)
+        ):
+            yield Tile(found[1], int(found[2]), found[3])
+
+
+def widest_float(func: Func) -> ElementType:
+    values = (v.type for op in func.body.ops for v in op.results)
+    floats = [t.element for t in values if isinstance(t, TensorType) and t.element.is_float]
+    return max(floats, key=lambda e: e.bytes, default=ElementType.F32)
+
+
+def roofline(flops: int, moved: int, element: ElementType) -> Roofline:
+    lanes = VECTOR_BITS // (8 * max(element.bytes, 4))
+    peak = CLOCK * UNITS * lanes * 2
+    compute, memory = flops / peak, moved / MEMORY
+    return Roofline(
+        seconds=max(compute, memory),
+        limit="arithmetic" if compute >= memory else "memory",
+        intensity=flops / moved if moved else 0.0,
+        assumptions=(
+            f"one core at {CLOCK / 1e9:g} GHz with {UNITS} units for {VECTOR_BITS}-bit fused multiply-adds "
+            f"({peak / 1e9:g} GFLOP/s), {MEMORY / 1e9:g} GB/s of memory, every byte moved once"
+        ),
+    )

@@ -1,0 +1,43 @@
+"""The CPU backend: loop-level IR to vector code through Numba and LLVM.
+
+Its passes name what runs as one nest (`form-chains`) and in which order tiles lie in memory (`choose-layouts`); then each op
+is one call in generated Python source (`source.py`) and one LLVM function (`kernels.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attngen.backends import Emitted, Executable
+from attngen.backends.cpu import chains, layouts
+from attngen.backends.cpu.source import Writer
+from attngen.backends.cpu.target import TARGETS, find
+from attngen.ir.func import Func
+
+__all__ = ["CpuBackend", "backend", "chains", "layouts"]
+
+
+class CpuBackend:
+    """Satisfies `attngen.backends.Backend`."""
+
+    name = "cpu"
+
+    def targets(self) -> Mapping[str, str]:
+        return TARGETS
+
+    def passes(self, target: str) -> str:
+        find(target)
+        return "form-chains,choose-layouts"
+
+    def emit(self, func: Func, target: str) -> Emitted:
+        program = Writer(func, find(target)).program()
+        return Emitted(func, target, {"python": program.text}, payload=program)
+
+    def build(self, emitted: Emitted) -> Executable:
+        # Numba takes a second to import, and emitting needs none of it.
+        from attngen.backends.cpu.build import Built
+
+        return Built(emitted)
+
+
+backend = CpuBackend()

@@ -1,0 +1,137 @@
+"""From generated source to machine code: Numba compiles the loops, and in the same module one function per kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import linecache
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+
+from attngen.backends import Emitted
+from attngen.backends.cpu.kernels import Kernel
+from attngen.backends.cpu.source import Program
+from attngen.backends.cpu.storage import ALIGNMENT
+from attngen.backends.cpu.target import Target
+from attngen.ir.func import Func
+from attngen.ir.types import Layout, TensorType, UpTo
+
+
+def callable_kernel(name: str, kernel: Kernel, target: Target) -> Any:
+    """A function that Numba code can call with integers. Its LLVM function is built where it is first called."""
+    count = len(kernel.arguments())
+
+    def typed(typingctx: Any, *args: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            builder.call(kernel.build(builder.module, name, target), values)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * count), generate
+
+    # An intrinsic takes the number of its arguments from its signature.
+    names = ["typingctx", *(f"a{k}" for k in range(count))]
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
+    typed.__name__ = typed.__qualname__ = name
+    typed.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    return intrinsic(typed)
+
+
+def compile_program(program: Program) -> Any:
+    """The Numba function, compiled for integers only."""
+    digest = hashlib.sha256(program.text.encode()).hexdigest()[:12]
+    file = f"<attngen {program.name} {digest}>"
+    # With the text in linecache, tracebacks and profilers show its lines.
+    linecache.cache[file] = (len(program.text), None, program.text.splitlines(keepends=True), file)
+    scope: dict[str, Any] = {name: callable_kernel(name, kernel, program.target) for name, kernel in program.kernels.items()}
+    exec(compile(program.text, file, "exec"), scope)
+    signature = types.void(*[types.int64] * len(program.arguments))
+    return njit(signature, nogil=True, error_model="numpy", cache=False)(scope[program.name])
+
+
+Read = Callable[[np.ndarray], list[int]]
+
+
+def reader(layout: Layout, type: TensorType) -> Read:
+    """Reads address and strides in bytes off an array, the strides in the order of the type's axes."""
+    plan: list[tuple[int, tuple[int, ...]]] = []
+    for name in type.names:
+        k = next(k for k, group in enumerate(layout.groups) if name in group)
+        group = layout.groups[k]
+        plan.append((k, tuple(group.index(n) for n in group[group.index(name) + 1 :])))
+    groups = layout.groups
+
+    def inner(array: np.ndarray, k: int, after: tuple[int, ...]) -> int:
+        """Elements that lie between two neighbours along an axis that shares its dimension with later ones."""
+        found = 1
+        for position in after:
+            extent = type.extents[groups[k][position]]
+            if isinstance(extent, UpTo):
+                found *= runtime_extent(array, layout, type, groups[k][position])
+            else:
+                found *= extent
+        return found
+
+    def read(array: np.ndarray) -> list[int]:
+        address: int = array.__array_interface__["data"][0]
+        strides = array.strides
+        return [address, *(strides[k] * inner(array, k, after) if after else strides[k] for k, after in plan)]
+
+    return read
+
+
+def runtime_extent(array: np.ndarray, layout: Layout, type: TensorType, name: str) -> int:
+    """How long an axis is in this array."""
+    k = next(k for k, group in enumerate(layout.groups) if name in group)
+    known = 1
+    for n in layout.groups[k]:
+        extent = type.extents[n]
+        if n != name:
+            known *= extent if isinstance(extent, int) else 1
+    return array.shape[k] // known if known else 0
+
+
+class Built:
+    """Satisfies `attngen.backends.Executable`. One thread per call; several threads may call at once."""
+
+    def __init__(self, emitted: Emitted) -> None:
+        program: Program = emitted.payload
+        func: Func = emitted.func
+        self.program = program
+        self.function = compile_program(program)
+        self.scratch_bytes, self.temporary_bytes = program.scratch_bytes, program.temporary_bytes
+        self.readers = [reader(p.layout, v.tensor) for p, v in zip(func.params, func.args, strict=True)]
+        self.readers += [reader(layout, v.tensor) for layout, v in zip(func.out_layouts, func.outputs, strict=True)]
+        self.sized = [
+            (k, p.layout, v.tensor, name)
+            for name in program.extents
+            for k, (p, v) in enumerate(zip(func.params, func.args, strict=True))
+            if name in v.names
+        ]
+        self.local = threading.local()
+
+    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        numbers: list[int] = []
+        for read, array in zip(self.readers, (*inputs, *outputs), strict=True):
+            numbers += read(array)
+        sizes = {name: runtime_extent(inputs[k], layout, type, name) for k, layout, type, name in self.sized}
+        numbers += (sizes[name] for name in self.program.extents)
+        scratch = getattr(self.local, "scratch", None)
+        if scratch is None:
+            # Zeros, so that what lies behind the end of a row costs no more than other numbers do.
+            scratch = self.local.scratch = np.zeros(self.scratch_bytes + ALIGNMENT, np.uint8)
+        temporary = np.empty(self.temporary_bytes + ALIGNMENT, np.uint8) if self.temporary_bytes else scratch
+        self.function(*numbers, aligned(scratch), aligned(temporary))
+
+    def stages(self) -> Mapping[str, str]:
+        (signature,) = self.function.signatures
+        return {"llvm": self.function.inspect_llvm(signature), "asm": self.function.inspect_asm(signature)}
+
+
+def aligned(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return -(-address // ALIGNMENT) * ALIGNMENT

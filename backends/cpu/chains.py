@@ -1,0 +1,187 @@
+"""form-chains: elementwise ops over one space become one op, and later one nest of loops."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from attngen.backends.cpu.ops import Map
+from attngen.ir.core import Block, Op, Value, argument, at, walk
+from attngen.ir.elementwise import Elementwise
+from attngen.ir.func import Func
+from attngen.ir.loop import For, Parallel
+from attngen.ir.nd import Constant, Expand, Index
+from attngen.ir.pipeline import register_pass
+from attngen.ir.types import Axis, ElementType, RangeType, TensorType, scalar
+
+Space = frozenset[Axis]
+
+
+@register_pass("form-chains")
+def form_chains(func: Func, *, opt: int = 3) -> Func:
+    """Gather the elementwise ops of a block that share a space into chains.
+
+    before: %a = nd.sub %s, %m ; %p = nd.exp2 %a
+    after:  %p = cpu.map %s, %m { (%0, %1) %2 = nd.sub %0, %1 ; %3 = nd.exp2 %2 ; yield %3 }
+
+    A value used by its chain alone is never stored. A chain never spans an op that reads one of its values and feeds another.
+    What stands outside of all loops moves into those that use it.
+    """
+    ops: list[Op] = []
+    env: dict[Value, Value] = {}
+    for op in func.body.ops:
+        if isinstance(op, Parallel):
+            body = Block(op.body.args, (*needed(op, func.body.ops), *op.body.ops), op.body.yields)
+            new = dataclasses.replace(op, body=chain_block(body, env))
+            env.update(zip(op.results, new.results, strict=True))
+            ops.append(new)
+    kept = {v.op: None for v in func.outputs if v.op and not isinstance(v.op, Parallel)}
+    return func.with_body(Block(func.args, (*kept, *ops), tuple(env.get(v, v) for v in func.outputs)))
+
+
+def needed(loop: Parallel, ops: tuple[Op, ...]) -> list[Op]:
+    """The ops outside of loops that a loop depends on."""
+    wanted, found = uses(loop), list[Op]()
+    for op in reversed(ops):
+        if not isinstance(op, Parallel) and not wanted.isdisjoint(op.results):
+            wanted |= uses(op)
+            found.append(op)
+    return found[::-1]
+
+
+def uses(op: Op) -> set[Value]:
+    """Everything an op reads, its regions included; values of the regions themselves among it."""
+    inner = {v for region in op.regions for x in walk(region) for v in x.operands}
+    return {*op.operands, *inner, *(v for region in op.regions for v in region.yields)}
+
+
+def chained(op: Op) -> bool:
+    return isinstance(op, Elementwise | Index | Expand | Constant)
+
+
+def chain_block(block: Block, env: dict[Value, Value]) -> Block:
+    """The block with its chains formed; `env` maps the values of blocks around it.
+
+    Each chain has constants of its own; one that another op or the block's end reads as a tensor is made by a chain too.
+    """
+    env = dict(env)
+    ops: list[Op] = []
+    direct = set(block.yields).union(*(op.operands for op in block.ops if not chained(op)))
+    around = [v.op for v in direct if isinstance(v.op, Constant) and v.op not in block.ops]
+    for group in ordered(groups([*around, *block.ops])):
+        if not chained(group[0]):
+            (op,) = group
+            if isinstance(op, For):
+                # How partial results merge was of use only to passes that split loops.
+                op = dataclasses.replace(op, merge=None)
+            new = op.rebuild(lambda v: env.get(v, v), lambda b: chain_block(b, env))
+            new = dataclasses.replace(op) if new is op else new  # several loops may take in the same op
+            env.update(zip(group[0].results, new.results, strict=True))
+            ops.append(new)
+            continue
+        outside = set(block.yields).union(*(uses(op) for op in block.ops if op not in group))
+        results = [op.result for op in group if op.result in (direct if isinstance(op, Constant) else outside)]
+        if results:
+            with at(group[-1].loc):
+                new = chain(group, results, env)
+            env.update(zip(results, new.results, strict=True))
+            ops.append(new)
+    return Block(block.args, tuple(ops), tuple(env.get(v, v) for v in block.yields))
+
+
+def groups(ops: Iterable[Op]) -> list[list[Op]]:
+    """Ops that may run as one, each group in order. An op joins the last chain of its space that it can join."""
+    found: list[list[Op]] = []
+    home: dict[Value, int] = {}
+    reads: list[set[int]] = []
+
+    def reaches(start: int, goal: int) -> bool:
+        return start == goal or any(reaches(below, goal) for below in reads[start])
+
+    for op in ops:
+        needed = {home[v] for v in uses(op) if v in home}
+        where = None
+        if chained(op):
+            for k in reversed(range(len(found))):
+                same = chained(found[k][0]) and space(found[k][0]) == space(op)
+                if same and not any(below != k and reaches(below, k) for below in needed):
+                    where = k
+                    break
+        if where is None:
+            where = len(found)
+            found.append([])
+            reads.append(set())
+        found[where].append(op)
+        reads[where] |= needed - {where}
+        home.update(dict.fromkeys(op.results, where))
+    return found
+
+
+def space(op: Op) -> Space:
+    return frozenset(op.result.tensor.axes)
+
+
+def ordered(found: list[list[Op]]) -> list[list[Op]]:
+    """Groups such that each comes after what it reads, otherwise in the order in which they are complete."""
+    home = {v: k for k, group in enumerate(found) for op in group for v in op.results}
+    position = {op: n for n, op in enumerate(op for group in found for op in group)}
+    waiting = {k: {home[v] for op in group for v in uses(op) if v in home} - {k} for k, group in enumerate(found)}
+    result: list[list[Op]] = []
+    while waiting:
+        ready = min((k for k, needs in waiting.items() if not needs & waiting.keys()), key=lambda k: position[found[k][0]])
+        del waiting[ready]
+        result.append(found[ready])
+    return result
+
+
+def chain(group: list[Op], results: list[Value], env: dict[Value, Value]) -> Map:
+    """The group as one op, its inputs in order of first use."""
+    inputs: dict[Value, Value] = {}
+    coordinates: dict[Axis, Value] = {}
+    scalars: dict[Value, Value] = {}
+    body: list[Op] = []
+
+    def read(v: Value) -> Value:
+        if v in scalars:
+            return scalars[v]
+        if isinstance(v.op, Constant):
+            new = Constant(value=v.op.value, element=v.op.element, loc=v.op.loc)
+            body.append(new)
+            return scalars.setdefault(v, new.result)
+        outside = env.get(v, v)
+        element = outside.element if isinstance(outside.type, TensorType) else ElementType.INDEX
+        return inputs.setdefault(outside, argument(scalar(element), v.hint))
+
+    for op in group:
+        match op:
+            case Constant():
+                read(op.result)
+            case Index(range=None):
+                (axis,) = op.result.tensor.axes
+                scalars[op.result] = coordinates.setdefault(axis, argument(scalar(ElementType.INDEX), axis[0]))
+            case Index():
+                assert op.range is not None
+                scalars[op.result] = read(op.range)
+            case Expand():
+                for r in op.ranges:
+                    read(r)
+                for axis in op.axes:
+                    coordinates.setdefault(axis, argument(scalar(ElementType.INDEX), axis[0]))
+                scalars[op.result] = read(op.value)
+            case _:
+                new = op.rebuild(read, lambda b: b)
+                scalars[op.result] = new.result
+                body.append(new)
+    # Expansion along an axis that another input has needs neither the range nor the coordinate.
+    used = {v for op in body for v in op.operands} | {scalars[v] for v in results}
+    covered = {n for v in inputs for n in v.names}
+    for v in [v for v, arg in inputs.items() if isinstance(v.type, RangeType) and arg not in used]:
+        if v.range.axis in covered:
+            del inputs[v]
+        covered.add(v.range.axis)
+    kept = {axis: v for axis, v in coordinates.items() if v in used or axis[0] not in covered}
+    region = Block((*inputs.values(), *kept.values()), tuple(body), tuple(scalars[v] for v in results))
+    made = Map(inputs=tuple(inputs), axes=tuple(kept), body=region)
+    for old, new in zip(results, made.results, strict=True):
+        new.hint = old.hint
+    return made

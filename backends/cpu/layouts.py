@@ -1,0 +1,166 @@
+"""choose-layouts: the memory order of every tile.
+
+Scratch values lie in memory in the order of their type's axes; the last axis is the one that vector lanes run along. This
+pass picks that axis for each space, and packs what is not in order. Any order is right; these are meant to be fast.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from attngen.backends.cpu.ops import Map, Pack
+from attngen.ir.core import Block, Op, Value, argument, walk
+from attngen.ir.func import Func
+from attngen.ir.loop import For, Load, Parallel, Store
+from attngen.ir.nd import Contract, Reduce
+from attngen.ir.pipeline import register_pass
+from attngen.ir.types import Axis, TensorType, bound
+
+Names = frozenset[str]
+
+
+@register_pass("choose-layouts")
+def choose_layouts(func: Func, *, opt: int = 3) -> Func:
+    """Give each space the axis that its vectors run along, and pack operands that need another order.
+
+    before: %s = nd.contract %q, %k over [d] : tensor<i=64, j=64, f32>
+    after:  %t = cpu.pack %q order [d, i]
+            %s = nd.contract %k, %t over [d] : tensor<j=64, i=64, f32>
+    """
+    ops: list[Op] = []
+    env: dict[Value, Value] = {}
+    for op in func.body.ops:
+        new = Nest(op).rebuild(env) if isinstance(op, Parallel) else op
+        env.update(zip(op.results, new.results, strict=True))
+        ops.append(new)
+    return func.with_body(Block(func.args, tuple(ops), tuple(env.get(v, v) for v in func.outputs)))
+
+
+class Nest:
+    """The layouts of one nest of loops."""
+
+    def __init__(self, parallel: Parallel) -> None:
+        self.parallel = parallel
+        self.summed: dict[Names, set[str]] = {}
+        for op in walk(parallel.body):
+            match op:
+                case Reduce():
+                    self.summed.setdefault(frozenset(op.value.names), set()).update(op.over)
+                case Contract():
+                    for v in (op.lhs, op.rhs):
+                        self.summed.setdefault(frozenset(v.names), set()).update(op.over)
+                case _:
+                    pass
+        self.root: list[Op] = []
+        self.memory: set[Value] = set()
+        """Values that are the nest's results, in user memory: they are written to, never packed."""
+        self.packs: dict[tuple[Value, tuple[str, ...]], Value] = {}
+        self.blocks: dict[Value, list[Op]] = {}
+        """The block in which each new value is made: a pack goes right behind it."""
+
+    def lane(self, axes: tuple[Axis, ...]) -> str:
+        """An axis that nothing sums over, the longest of them, the last of the longest. Vectors run along it, so that a
+        reduction over another axis combines whole vectors."""
+        summed = self.summed.get(frozenset(name for name, _ in axes), set())
+        ranked = [(name not in summed and bound(extent) > 1, bound(extent), k) for k, (name, extent) in enumerate(axes)]
+        return axes[max(ranked)[2]][0]
+
+    def order(self, axes: tuple[Axis, ...]) -> tuple[str, ...]:
+        """The axes in order, the lane axis last."""
+        names = tuple(name for name, _ in axes)
+        return lane_last(names, self.lane(axes)) if axes else ()
+
+    def rebuild(self, env: dict[Value, Value]) -> Op:
+        self.memory.update(self.parallel.body.args)
+        return self.parallel.rebuild(lambda v: env.get(v, v), lambda b: self.block(b, b.args, dict(env), self.root))
+
+    def is_dense(self, v: Value) -> bool:
+        """Whether the value lies in scratch memory in the order of its axes; else it is a view, with any strides."""
+        return v in self.blocks and v not in self.memory and isinstance(v.type, TensorType) and not isinstance(v.op, Load)
+
+    # ---- packs
+
+    def packed(self, v: Value, order: tuple[str, ...]) -> Value:
+        """The value in this memory order: itself if it is so already."""
+        if self.is_dense(v) and v.names == order:
+            return v
+        if (v, order) not in self.packs:
+            new = Pack(value=v, order=order, loc=v.op.loc) if v.op else Pack(value=v, order=order)
+            new.result.hint = v.hint
+            here = self.blocks.get(v, self.root)
+            at = next((k + 1 for k, op in enumerate(here) if v in op.results), 0)
+            here.insert(at, new)
+            self.blocks[new.result] = here
+            self.packs[v, order] = new.result
+        return self.packs[v, order]
+
+    def ordered(self, v: Value) -> Value:
+        """A value of scratch memory in the order of its space."""
+        return self.packed(v, self.order(v.tensor.axes)) if self.is_dense(v) else v
+
+    def with_lane(self, v: Value, lane: str) -> Value:
+        """The value such that vectors can be loaded along an axis; as it is if it lacks the axis."""
+        if lane not in v.names:
+            return v
+        return self.packed(v, lane_last(v.names, lane))
+
+    # ---- blocks
+
+    def block(self, block: Block, args: tuple[Value, ...], env: dict[Value, Value], here: list[Op]) -> Block:
+        self.blocks |= dict.fromkeys(args, here)
+        env |= dict(zip(block.args, args, strict=True))
+        for op in block.ops:
+            new = self.op(op, env)
+            here.append(new)
+            self.blocks |= dict.fromkeys(new.results, here)
+            for old, v in zip(op.results, new.results, strict=True):
+                v.hint = old.hint
+                env[old] = v
+        return Block(args, tuple(here), tuple(env.get(v, v) for v in block.yields))
+
+    def op(self, op: Op, env: dict[Value, Value]) -> Op:
+        def get(v: Value) -> Value:
+            return env.get(v, v)
+
+        match op:
+            case Map():
+                order = self.order(op.space)
+                inputs = tuple(self.with_lane(get(v), order[-1]) if order else get(v) for v in op.inputs)
+                new = dataclasses.replace(op, inputs=inputs, order=())
+                return new if tuple(name for name, _ in new.space) == order else dataclasses.replace(new, order=order)
+            case Contract() if op.result.names:
+                lane = self.lane(op.result.tensor.axes)
+                lhs, rhs = get(op.lhs), get(op.rhs)
+                # The operand that varies along the lanes comes second, if both do the larger one first: so that the lane axis
+                # comes last in the result.
+                if lane not in rhs.names or lane in lhs.names and set(lhs.names) < set(rhs.names):
+                    lhs, rhs = rhs, lhs
+                lhs, rhs = self.operand(op, lhs, lane), self.operand(op, rhs, lane)
+                return dataclasses.replace(op, lhs=lhs, rhs=rhs, where=op.where and get(op.where))
+            case For():
+                inits = tuple(self.ordered(get(v)) for v in op.inits)
+                carried = tuple(argument(v.type, arg.hint) for v, arg in zip(inits, op.body.args[1:], strict=True))
+                self.memory.update(arg for v, arg in zip(inits, carried, strict=True) if v in self.memory)
+                body = self.block(op.body, (op.body.args[0], *carried), env, [])
+                new = dataclasses.replace(op, inits=inits, body=body, merge=None)
+                self.memory.update(r for v, r in zip(inits, new.results, strict=True) if v in self.memory)
+                return new
+            case Store():
+                new = dataclasses.replace(op, value=get(op.value), target=get(op.target))
+                self.memory.add(new.result)
+                return new
+            case _:
+                return op.rebuild(get, lambda b: self.block(b, b.args, env, []))
+
+    def operand(self, op: Contract, v: Value, lane: str) -> Value:
+        """An operand of a product: packed with the lane axis last, the summed axes before it. Without it: as it is."""
+        if lane not in v.names:
+            return v
+        if self.is_dense(v) and v.names[-1] == lane:
+            return v
+        own = tuple(n for n in v.names if n not in op.over)
+        return self.packed(v, lane_last((*own, *(n for n in v.names if n in op.over)), lane))
+
+
+def lane_last(names: tuple[str, ...], lane: str) -> tuple[str, ...]:
+    return (*(n for n in names if n != lane), lane)

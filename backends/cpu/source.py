@@ -1,0 +1,342 @@
+"""From loop-level IR to Python source: loops, address arithmetic, and one call per op.
+
+Names come from axes and from what an op does, not from numbers of values: a change to one chain changes its lines alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attngen.backends import Unsupported
+from attngen.backends.cpu import scalars
+from attngen.backends.cpu.chain_kernel import Chain
+from attngen.backends.cpu.kernels import Contraction, Copy, Kernel, Reduction
+from attngen.backends.cpu.ops import Map, Pack
+from attngen.backends.cpu.storage import ALIGNMENT, Storage
+from attngen.backends.cpu.target import Target
+from attngen.backends.cpu.vector import REGISTER, Operand, Size
+from attngen.ir.core import Block, Op, Value
+from attngen.ir.diagnostics import UNKNOWN
+from attngen.ir.elementwise import Cast, Compare, Elementwise
+from attngen.ir.func import Func
+from attngen.ir.loop import For, Load, Parallel, Store, trips
+from attngen.ir.nd import Constant, Contract, Expand, Index, Reduce
+from attngen.ir.printer import Names
+from attngen.ir.types import Extent, RangeType, UpTo, bound
+
+Lengths = Mapping[str, Size]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Generated source and what it calls.
+
+    arguments: for each array its address and the strides of its axes, then runtime extents, then scratch and temporary memory.
+    """
+
+    name: str
+    text: str
+    arguments: tuple[str, ...]
+    kernels: Mapping[str, Kernel]
+    extents: tuple[str, ...]
+    scratch_bytes: int
+    temporary_bytes: int
+    target: Target
+
+
+class Unique:
+    """Names that are free: the wished one, or with a number behind it."""
+
+    def __init__(self, taken: Sequence[str]) -> None:
+        self.taken = set(taken)
+
+    def __call__(self, wish: str) -> str:
+        wish = re.sub(r"\W", "_", wish)
+        if keyword.iskeyword(wish) or not wish or wish[0].isdigit():
+            wish = f"_{wish}"
+        name, count = wish, 1
+        while name in self.taken:
+            count += 1
+            name = f"{wish}_{count}"
+        self.taken.add(name)
+        return name
+
+
+class Writer:
+    """Writes one function."""
+
+    def __init__(self, func: Func, target: Target) -> None:
+        self.func, self.target = func, target
+        self.unique = Unique(["range", "min", "scratch", "temporary"])
+        self.name = self.unique(func.name)
+        self.lines: list[str] = []
+        self.kernels: dict[str, Kernel] = {}
+        self.operands: dict[Value, Operand] = {}
+        self.lengths: dict[Value, Lengths] = {}
+        self.ranges: dict[Value, tuple[Size, Size]] = {}
+        self.extents: dict[str, str] = {}
+        self.arguments: list[str] = []
+        self.scratch_bytes = self.temporary_bytes = 0
+        self.storage: Storage | None = None
+
+    def program(self) -> Program:
+        self.arrays()
+        for op in self.func.body.ops:
+            if isinstance(op, Parallel):
+                self.parallel(op, 1)
+        shown = ", ".join(f"{p.name}: {v.type}" for p, v in zip(self.func.params, self.func.args, strict=True))
+        head = [
+            f"# @{self.func.name}({shown}), vectors of {self.target.vector_bits} bits",
+            "# addresses of arrays, bytes from element to element along each axis, working memory",
+            f"def {self.name}({', '.join(self.arguments)}):",
+        ]
+        return Program(
+            name=self.name,
+            text="\n".join([*head, *(self.lines or ["    pass"])]) + "\n",
+            kernels=self.kernels,
+            extents=tuple(self.extents),
+            scratch_bytes=self.scratch_bytes,
+            temporary_bytes=self.temporary_bytes,
+            arguments=tuple(self.arguments),
+            target=self.target,
+        )
+
+    # ---- the function's arrays
+
+    def arrays(self) -> None:
+        made = [v for op in self.func.body.ops if isinstance(op, Parallel) for v in op.results]
+        for op in self.func.body.ops:
+            if not isinstance(op, Parallel | Constant):
+                raise unsupported(op, f"outside of loops the CPU backend cannot run {op.name}", "run the pass tile first")
+        outs = self.func.outputs
+        for k, v in enumerate(outs):
+            if v not in made or v in outs[:k]:
+                message = f"@{self.func.name}: output {k} is not written by a loop of its own"
+                raise Unsupported("cpu", message, help="run the pass tile")
+        several = len(outs) > 1
+        named = [(p.name, v) for p, v in zip(self.func.params, self.func.args, strict=True)]
+        named += [(f"out{k}" if several else "out", v) for k, v in enumerate(outs)]
+        bases = [self.unique(name) for name, _ in named]
+        for (what, v), base in zip(named, bases, strict=True):
+            check_element(what, v)
+            strides: dict[str, Size] = {n: self.unique(f"{base}_{n}") for n in v.names}
+            self.arguments += [base, *(s for s in strides.values() if isinstance(s, str))]
+            self.operands[v] = Operand(base, strides, v.names, v.element)
+        sizes = {n: e for v in (*self.func.args, *made) for n, e in v.tensor.axes if isinstance(e, UpTo)}
+        self.extents = {n: self.unique(f"size_{n}") for n in sizes}
+        self.arguments += [*self.extents.values(), "scratch", "temporary"]
+        for v in (*self.func.args, *made):
+            self.lengths[v] = {n: self.extent(n, e) for n, e in v.tensor.axes}
+        for v in made:
+            if v not in outs:
+                self.temporary(v)
+
+    def temporary(self, v: Value) -> None:
+        check_element("a stored value", v)
+        strides: dict[str, Size] = {}
+        step = v.element.bytes
+        for name, extent in reversed(v.tensor.axes):
+            strides[name] = step
+            step *= bound(extent)
+        base = self.unique(f"stored_{v.hint or ''.join(v.names)}")
+        self.lines.append(f"    {base} = temporary + {self.temporary_bytes}  # {v.type}")
+        self.operands[v] = Operand(base, strides, v.names, v.element)
+        self.temporary_bytes += -(-step // ALIGNMENT) * ALIGNMENT
+
+    def extent(self, name: str, extent: Extent) -> Size:
+        if isinstance(extent, int):
+            return extent
+        if name not in self.extents:
+            raise Unsupported("cpu", f"nothing says how long axis {name} is", help="give a parameter this axis")
+        return self.extents[name]
+
+    # ---- loops
+
+    def parallel(self, op: Parallel, depth: int) -> None:
+        storage = self.storage = Storage(op.body, self.target)
+        self.scratch_bytes = max(self.scratch_bytes, storage.bytes)
+        for place in storage.places():
+            v = place.values[0]
+            check_element("a tile", v)
+            hint = next((x.hint for x in place.values if x.hint), "")
+            base = self.unique("_".join(filter(None, (hint or "tile", axes_word(v)))))
+            self.lines.append(f"    {base} = scratch + {place.offset}  # {v.type}")
+            for x in place.values:
+                strides: dict[str, Size] = {**storage.strides(x.tensor)}
+                self.operands[x] = Operand(base, strides, x.names, x.element, padded=True)
+        n = len(op.axes)
+        for arg, result in zip(op.body.args[n:], op.results, strict=True):
+            self.operands[arg], self.lengths[arg] = self.operands[result], self.lengths[result]
+        for v, axis, extent, step in zip(op.body.args, op.axes, op.extents, op.steps, strict=False):
+            depth = self.range(v, axis, extent, step, depth)
+        self.block(op.body, depth)
+
+    def range(self, v: Value, axis: str, extent: Extent, step: int, depth: int) -> int:
+        """Open a loop over the parts of an axis, unless there is exactly one; the depth of its body."""
+        pad = "    " * depth
+        if isinstance(extent, int) and trips(extent, step) == 1:
+            self.ranges[v] = (0, extent)
+            return depth
+        start, end = self.unique(axis), self.extent(axis, extent)
+        self.lines.append(f"{pad}for {start} in range(0, {end}, {step}):")
+        length: Size = step
+        if isinstance(v.range.extent, UpTo):
+            length = self.unique(f"n_{axis}")
+            self.lines.append(f"{pad}    {length} = min({step}, {end} - {start})")
+        self.ranges[v] = (start, length)
+        return depth + 1
+
+    def loop(self, op: For, depth: int) -> None:
+        assert self.storage is not None
+        for init, arg, result in zip(op.inits, op.body.args[1:], op.results, strict=True):
+            self.lengths[arg] = self.lengths[result] = self.lengths[init]
+            if arg in self.storage.memory:
+                self.operands[arg] = self.operands[result] = self.operands[init]
+        self.copies(self.storage.starts[op], depth)
+        above = len(self.lines)
+        inner = self.range(op.body.args[0], op.axis, op.extent, op.step, depth)
+        empty = len(self.lines)
+        self.block(op.body, inner)
+        self.copies(self.storage.ends[op], inner)
+        if len(self.lines) == empty:
+            del self.lines[above:]
+
+    def copies(self, pairs: Sequence[tuple[Value, Value]], depth: int) -> None:
+        for source, to in pairs:
+            operands = {"in0": self.operands[source], "out0": self.operands[to]}
+            self.lengths.setdefault(to, self.lengths[source])
+            self.call(f"copy_{axes_word(to)}", Copy(operands, self.lengths[source]), depth)
+
+    def block(self, block: Block, depth: int) -> None:
+        for op in block.ops:
+            match op:
+                case For():
+                    self.loop(op, depth)
+                case Load():
+                    self.operands[op.result] = self.part(op.source, op.ranges, depth)
+                    lengths = {v.range.axis: self.ranges[v][1] for v in op.ranges}
+                    self.lengths[op.result] = {**self.lengths[op.source], **lengths}
+                case Store():
+                    place = self.part(op.target, op.ranges, depth)
+                    self.operands[op.result], self.lengths[op.result] = self.operands[op.target], self.lengths[op.target]
+                    operands = {"in0": self.operands[op.value], "out0": place}
+                    self.call(f"store_{axes_word(op.value)}", Copy(operands, self.lengths[op.value]), depth)
+                case Map():
+                    self.chain(op, depth)
+                case Pack():
+                    self.call(f"pack_{axes_word(op.result)}", Copy(*self.tiles(op, in0=op.value)), depth)
+                case Contract():
+                    check_element(op.name, op.lhs)
+                    operands, lengths = self.tiles(
+                        op, in0=op.lhs, in1=op.rhs, **({} if op.where is None else {"where": op.where})
+                    )
+                    kernel = Contraction(operands, lengths, summed=op.over, acc=op.acc)
+                    self.call(f"contract_{axes_word(op.result)}", kernel, depth, f"sum over {', '.join(op.over)}")
+                case Reduce():
+                    operands, lengths = self.tiles(op, in0=op.value)
+                    kernel = Reduction(operands, lengths, kind=op.kind, summed=op.over, acc=op.acc)
+                    self.call(f"{op.kind}_{axes_word(op.result)}", kernel, depth, f"over {', '.join(op.over)}")
+                case _:
+                    help = (
+                        "run the pass form-chains first"
+                        if isinstance(op, Elementwise | Expand | Index)
+                        else "use the numpy target"
+                    )
+                    raise unsupported(op, f"the CPU backend cannot compute {op.name} on tiles", help)
+
+    # ---- ops
+
+    def part(self, source: Value, ranges: Sequence[Value], depth: int) -> Operand:
+        """The place of the part that ranges select."""
+        whole = self.operands[source]
+        moves = [(v.range.axis, self.ranges[v][0]) for v in ranges if self.ranges[v][0] != 0]
+        padded = whole.padded and not any(v.range.axis == whole.order[-1] for v in ranges)
+        if not moves:
+            return dataclasses.replace(whole, padded=padded)
+        base = self.unique(f"{whole.address}_at_{''.join(axis for axis, _ in moves)}")
+        terms = [f"{start} * {whole.strides[axis]}" for axis, start in moves]
+        self.lines.append(f"{'    ' * depth}{base} = {' + '.join((whole.address, *terms))}")
+        return dataclasses.replace(whole, address=base, padded=padded)
+
+    def tiles(self, op: Op, known: Lengths | None = None, /, **roles: Value) -> tuple[dict[str, Operand], Lengths]:
+        """Where an op's tiles lie, and the lengths of all their axes."""
+        for v in op.operands:
+            if v not in self.operands and not isinstance(v.type, RangeType):
+                raise unsupported(op, f"the CPU backend cannot read {v!r} here", "run the pass form-chains first")
+        lengths: dict[str, Size] = dict(known or {})
+        for v in roles.values():
+            lengths |= self.lengths[v]
+        for v in op.results:
+            self.lengths[v] = {n: lengths[n] for n in v.names}
+        outs = {f"out{k}": self.operands[v] for k, v in enumerate(op.results)}
+        return {role: self.operands[v] for role, v in roles.items()} | outs, lengths
+
+    def chain(self, op: Map, depth: int) -> None:
+        inputs: list[str | tuple[str, Size]] = []
+        roles: dict[str, Value] = {}
+        ranges: dict[str, Size] = {n: self.extent(n, e) for n, e in op.axes}
+        for k, v in enumerate(op.inputs):
+            if isinstance(v.type, RangeType):
+                start, ranges[v.type.axis] = self.ranges[v]
+                inputs.append((v.type.axis, start))
+            else:
+                roles[f"in{k}"] = v
+                inputs.append(f"in{k}")
+        inputs += [(name, 0) for name, _ in op.axes]
+        operands, lengths = self.tiles(op, ranges, **roles)
+        space = op.results[0].names
+        kernel = Chain(operands, {n: lengths[n] for n in space}, body=op.body, inputs=tuple(inputs), space=space)
+        self.describe(op, depth)
+        self.call(f"map_{axes_word(op.results[0])}", kernel, depth)
+
+    def describe(self, op: Map, depth: int) -> None:
+        """The scalar ops of a chain as comments; refuses those that cannot be built."""
+        names = Names()
+        taken = zip(op.inputs, names.define(op.body.args), strict=False)
+        shown = ", ".join(f"{name} = {self.shown(v)}" for v, name in taken)
+        pad = "    " * depth
+        self.lines.append(f"{pad}# for each {', '.join(op.results[0].names) or 'call'}: {shown}")
+        for inner in op.body.ops:
+            for v in (*inner.operands, *inner.results):
+                check_element(inner.name, v)
+            if not isinstance(inner, Constant | Compare | Cast) and type(inner) not in scalars.BUILD:
+                raise unsupported(inner, f"the CPU backend cannot compute {inner.name}", "use the numpy target")
+            if isinstance(inner, Constant):
+                names.names[inner.result] = str(inner.value)
+                continue
+            (name,) = names.define(inner.results)
+            self.lines.append(f"{pad}#   {name} = {inner.line(names)}")
+        results = ", ".join(f"{self.operands[r].address} = {names(v)}" for r, v in zip(op.results, op.body.yields, strict=True))
+        self.lines.append(f"{pad}#   {results}")
+
+    def shown(self, v: Value) -> str:
+        return self.operands[v].address if v in self.operands else f"index {v.range.axis}"
+
+    def call(self, name: str, kernel: Kernel, depth: int, comment: str = "") -> None:
+        name = self.unique(name)
+        self.kernels[name] = kernel
+        call = f"{'    ' * depth}{name}({', '.join(kernel.arguments())})"
+        self.lines.append(f"{call}  # {comment}" if comment else call)
+
+
+def axes_word(v: Value) -> str:
+    """The axes of a tile in memory order, those of one element left out."""
+    return "".join(n for n, extent in v.tensor.axes if bound(extent) > 1) or "one"
+
+
+def check_element(what: str, v: Value) -> None:
+    if v.element.value not in REGISTER:
+        raise Unsupported(
+            "cpu",
+            f"{what} has element type {v.element}",
+            loc=v.op.loc if v.op else UNKNOWN,
+            help="use f32 or f64, or the numpy target",
+        )
+
+
+def unsupported(op: Op, message: str, help: str) -> Unsupported:
+    return Unsupported(op.name, message, loc=op.loc, ir=repr(op)[1:-1], help=help)

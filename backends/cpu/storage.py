@@ -1,0 +1,204 @@
+"""Scratch memory: which tiles share a place, and where each place lies.
+
+Everything is decided on intervals of positions: ops in order, a loop having one position before and one after its body. Two
+values share a place only if their intervals do not overlap, except where an op reads the one and writes the other safely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+from attngen.backends.cpu.ops import Map, Pack
+from attngen.backends.cpu.target import Target
+from attngen.ir.core import Block, Op, Value, argument
+from attngen.ir.loop import For, Load, Store
+from attngen.ir.nd import Contract, Reduce
+from attngen.ir.types import TensorType, bound
+
+ALIGNMENT = 64
+
+
+@dataclass
+class Place:
+    """Memory that the values of a set share one after another."""
+
+    values: list[Value]
+    offset: int = 0
+
+
+@dataclass
+class Loop:
+    """A loop while the positions of its body are counted."""
+
+    captured: list[Value] = field(default_factory=list[Value])
+
+
+class Storage:
+    """The scratch memory of one nest."""
+
+    def __init__(self, body: Block, target: Target) -> None:
+        self.target = target
+        self.first: dict[Value, int] = {}
+        self.last: dict[Value, int] = {}
+        self.depth: dict[Value, int] = {}
+        self.at: dict[int, Op] = {}
+        self.place: dict[Value, Place] = {}
+        self.views: dict[Value, Value] = {}
+        self.memory = set(body.args)
+        """The nest's results: written in place, whatever loop carries them."""
+        self.starts: dict[For, list[tuple[Value, Value]]] = {}
+        self.ends: dict[For, list[tuple[Value, Value]]] = {}
+        """Copies (from, to) before and after each trip of a loop."""
+        self.loops: list[tuple[For, int, int]] = []
+        self.clock = 0
+        self.count(body, [])
+        self.share()
+        self.bytes = self.arrange()
+
+    # ---- intervals
+
+    def define(self, v: Value, stack: list[Loop]) -> None:
+        self.first[v] = self.last[v] = self.clock
+        self.depth[v] = len(stack)
+        self.place[v] = Place([v])
+
+    def use(self, v: Value, stack: list[Loop]) -> None:
+        v = self.views.get(v, v)
+        if v in self.first:
+            self.last[v] = max(self.last[v], self.clock)
+            # What is read in a loop but made outside of it is needed until the last trip is over.
+            if self.depth[v] < len(stack):
+                stack[self.depth[v]].captured.append(v)
+
+    def count(self, block: Block, stack: list[Loop]) -> None:
+        for op in block.ops:
+            self.clock += 1
+            self.at[self.clock] = op
+            for v in op.operands:
+                self.use(v, stack)
+            match op:
+                case For():
+                    self.count_loop(op, stack)
+                case Load() if op.source in self.first or op.source in self.views:
+                    self.views[op.result] = self.views.get(op.source, op.source)
+                case Store():
+                    self.memory.add(op.result)
+                case Map() | Pack() | Contract() | Reduce():
+                    for v in op.results:
+                        self.define(v, stack)
+                case _:
+                    pass
+
+    def count_loop(self, op: For, stack: list[Loop]) -> None:
+        start, loop = self.clock, Loop()
+        carried = op.body.args[1:]
+        for init, arg in zip(op.inits, carried, strict=True):
+            if init in self.memory:
+                self.memory.add(arg)
+            else:
+                self.define(arg, [*stack, loop])
+        self.count(op.body, [*stack, loop])
+        self.clock += 1
+        self.at[self.clock] = op
+        for v in op.body.yields:
+            self.use(v, [*stack, loop])
+        for v in loop.captured:
+            self.last[v] = self.clock
+        for arg, result in zip(carried, op.results, strict=True):
+            if arg in self.memory:
+                self.memory.add(result)
+            else:
+                self.define(result, stack)
+                self.join(arg, result)
+        self.loops.append((op, start, self.clock))
+
+    # ---- sharing
+
+    def join(self, a: Value, b: Value) -> None:
+        into, other = self.place[a], self.place[b]
+        if into is not other:
+            into.values += other.values
+            self.place.update(dict.fromkeys(other.values, into))
+
+    def share(self) -> None:
+        """A carried value stays in one place where it can; where it cannot, it is copied."""
+        for op, start, end in self.loops:
+            each = [x for x in zip(op.inits, op.body.args[1:], op.body.yields, strict=True) if x[1] not in self.memory]
+            for init, arg, new in each:
+                for v in (new, init):
+                    if v in self.place and self.compatible(v, arg):
+                        self.join(arg, v)
+            self.starts[op] = self.copies([(init, arg) for init, arg, _ in each], start)
+            self.ends[op] = self.copies([(new, arg) for _, arg, new in each], end)
+
+    def compatible(self, v: Value, arg: Value) -> bool:
+        if self.place[v] is self.place[arg]:
+            return False
+        same = all(a.tensor.axes == v.tensor.axes and a.element == v.element for a in self.place[arg].values)
+        return same and not any(self.overlap(a, b) for a in self.place[arg].values for b in self.place[v].values)
+
+    def overlap(self, a: Value, b: Value) -> bool:
+        """Whether both hold something at one time."""
+        if self.first[a] > self.first[b]:
+            a, b = b, a
+        handover = self.first[b]
+        if self.first[a] == handover or self.last[a] > handover:
+            return True
+        if self.last[a] < handover:
+            return False
+        # The last use of a is where b is made. A chain reads an element before it writes the same one (but not if it reads a
+        # part of a, elsewhere); a loop's carried values change hands by copies that act as one.
+        op = self.at[handover]
+        if isinstance(op, Map):
+            return a not in op.inputs or any(self.views.get(v) is a for v in op.inputs)
+        return not isinstance(op, For)
+
+    def copies(self, pairs: list[tuple[Value, Value]], clock: int) -> list[tuple[Value, Value]]:
+        """Copies that act as one: what another copy overwrites is set aside first."""
+        moves = [(a, b) for a, b in pairs if a not in self.place or self.place[a] is not self.place[b]]
+        targets = [self.place[b] for _, b in moves]
+        aside: list[tuple[Value, Value]] = []
+        for k, (a, b) in enumerate(moves):
+            root = self.views.get(a, a)
+            if root in self.place and any(self.place[root] is p for p in targets):
+                kept = argument(b.type)
+                self.first[kept] = self.last[kept] = clock
+                self.place[kept] = Place([kept])
+                aside.append((a, kept))
+                moves[k] = (kept, b)
+        return aside + moves
+
+    # ---- addresses
+
+    def strides(self, type: TensorType) -> dict[str, int]:
+        """Bytes between neighbours along each axis: dense in the order of the axes, the last one padded to whole vectors."""
+        found: dict[str, int] = {}
+        step = type.element.bytes
+        for k, (name, extent) in enumerate(reversed(type.axes)):
+            found[name] = step
+            step *= bound(extent) if k else -(-max(bound(extent), 1) // self.target.lanes) * self.target.lanes
+        return {name: found[name] for name in type.names}
+
+    def size(self, v: Value) -> int:
+        last = bound(v.tensor.axes[-1][1]) if v.tensor.axes else 1
+        padded = -(-max(last, 1) // self.target.lanes) * self.target.lanes
+        bytes = prod(bound(e) for _, e in v.tensor.axes[:-1]) * padded * v.element.bytes
+        return -(-bytes // ALIGNMENT) * ALIGNMENT
+
+    def places(self) -> list[Place]:
+        return list({id(p): p for p in self.place.values()}.values())
+
+    def arrange(self) -> int:
+        """Give each place the lowest offset that is free while it is needed, large ones first; the bytes in all."""
+        done: list[tuple[int, int, int, int]] = []
+        for p in sorted(self.places(), key=lambda p: -self.size(p.values[0])):
+            start, end = min(self.first[v] for v in p.values), max(self.last[v] for v in p.values)
+            size = self.size(p.values[0])
+            busy = sorted((low, high) for first, last, low, high in done if first <= end and start <= last)
+            for low, high in busy:
+                if p.offset + size <= low:
+                    break
+                p.offset = max(p.offset, high)
+            done.append((start, end, p.offset, p.offset + size))
+        return max((high for *_, high in done), default=0)

@@ -1,0 +1,220 @@
+"""Building LLVM functions: integers, loops, and memory accesses of a whole vector or one element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.ir as untyped  # pyright: ignore[reportMissingTypeStubs]
+
+from attngen.backends.cpu.target import Target
+from attngen.ir.types import ElementType
+
+ll: Any = untyped
+Ir = Any
+"""A value, type or function of llvmlite, which has no types of its own."""
+
+I64, I32, BIT, BYTE = ll.IntType(64), ll.IntType(32), ll.IntType(1), ll.IntType(8)
+POINTER, VOID = ll.PointerType(), ll.VoidType()
+REGISTER: Mapping[str, Ir] = {
+    "f64": ll.DoubleType(),
+    "f32": ll.FloatType(),
+    "i64": I64,
+    "index": I64,
+    "i32": I32,
+    "i8": BYTE,
+    "i1": BIT,
+}
+
+Size = int | str
+"""A number known now, or the name of an argument of the function being built."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where a tile lies: its address (a name), bytes from element to element along each axis, and the axes in memory order.
+
+    padded: rows along the last axis may be read and written up to a whole vector, since they lie in scratch memory.
+    """
+
+    address: str
+    strides: Mapping[str, Size]
+    order: tuple[str, ...]
+    element: ElementType
+    padded: bool = False
+
+    def unit(self, axis: str) -> bool:
+        """Whether vectors can be loaded along the axis."""
+        return self.strides.get(axis) == self.element.bytes
+
+    def names(self) -> list[str]:
+        return [self.address, *(s for s in self.strides.values() if isinstance(s, str))]
+
+
+class Code:
+    """One LLVM function `void f(i64…)` while it is being written."""
+
+    def __init__(self, module: Ir, name: str, arguments: Sequence[str], target: Target) -> None:
+        self.module, self.target = module, target
+        kind = ll.FunctionType(VOID, [I64] * len(arguments))
+        self.function: Ir = ll.Function(module, kind, module.get_unique_name(name))
+        self.function.linkage = "internal"
+        self.function.attributes.add("noinline")
+        self.function.attributes.add("nounwind")
+        self.b: Ir = ll.IRBuilder(self.function.append_basic_block("entry"))
+        self.values: dict[str, Ir] = dict(zip(arguments, self.function.args, strict=True))
+
+    # ---- numbers
+
+    def size(self, x: Size | Ir) -> Ir:
+        """A number known now, an argument by its name, or a value as it is."""
+        if isinstance(x, int):
+            return ll.Constant(I64, x)
+        return self.values[x] if isinstance(x, str) else x
+
+    def times(self, a: Size | Ir, b: Size | Ir) -> Ir:
+        if a == 1 or b == 1:
+            return self.size(b if a == 1 else a)
+        return self.b.mul(self.size(a), self.size(b))
+
+    # ---- control
+
+    def loop(
+        self, start: Size | Ir, stop: Size | Ir, step: int, carried: Sequence[Ir], body: Callable[[Ir, list[Ir]], Sequence[Ir]]
+    ) -> list[Ir]:
+        """`for x in range(start, stop, step): carried = body(x, carried)`; the last carried values."""
+        if isinstance(start, int) and isinstance(stop, int) and stop - start <= step:
+            return list(body(self.size(start), list(carried))) if stop > start else list(carried)
+        b, first, end = self.b, self.size(start), self.size(stop)
+        before, head, after = b.block, self.function.append_basic_block("loop"), self.function.append_basic_block("end")
+        b.cbranch(b.icmp_signed("<", first, end), head, after)
+        b.position_at_end(head)
+        x = b.phi(I64)
+        x.add_incoming(first, before)
+        phis: list[Ir] = []
+        for value in carried:
+            phis.append(b.phi(value.type))
+            phis[-1].add_incoming(value, before)
+        results = list(body(x, list(phis)))
+        following, latch = b.add(x, self.size(step)), b.block
+        x.add_incoming(following, latch)
+        for phi, value in zip(phis, results, strict=True):
+            phi.add_incoming(value, latch)
+        again = b.cbranch(b.icmp_signed("<", following, end), head, after)
+        again.set_metadata("llvm.loop", self.as_written())
+        b.position_at_end(after)
+        merged: list[Ir] = []
+        for value, result in zip(carried, results, strict=True):
+            merged.append(b.phi(value.type))
+            merged[-1].add_incoming(value, before)
+            merged[-1].add_incoming(result, latch)
+        return merged
+
+    def as_written(self) -> Ir:
+        """What tells LLVM to leave a loop as it is: it has the vectors and the register tile that it should have."""
+        found = self.module.__dict__.get("attngen_loops")
+        if found is None:
+            off = [self.module.add_metadata(["llvm.loop.vectorize.enable", ll.Constant(BIT, 0)])]
+            off.append(self.module.add_metadata(["llvm.loop.unroll.disable"]))
+            found = self.module.add_metadata(off)
+            found.operands = (found, *found.operands)  # the name of a loop is a node that refers to itself
+            self.module.__dict__["attngen_loops"] = found
+        return found
+
+    def cut(
+        self, length: Size, sizes: Sequence[int], carried: Sequence[Ir], body: Callable[[Ir, int, list[Ir]], Sequence[Ir]]
+    ) -> list[Ir]:
+        """Run along an axis in the largest size first, what remains in the next: `body(start, size, carried)`."""
+        state, start = list(carried), 0
+        for size in sizes:
+            if isinstance(length, int):
+                assert isinstance(start, int)
+                stop = start + (length - start) // size * size
+            elif size == 1:
+                stop = length
+            else:
+                stop = self.b.and_(self.size(length), self.size(-size)) if size & (size - 1) == 0 else self.whole(length, size)
+            state = self.loop(start, stop, size, state, lambda x, s, size=size: body(x, size, s))
+            start = stop
+        return state
+
+    def whole(self, length: Size, size: int) -> Ir:
+        return self.b.mul(self.b.udiv(self.size(length), self.size(size)), self.size(size))
+
+    def finish(self) -> Ir:
+        self.b.ret_void()
+        return self.function
+
+    # ---- memory
+
+    def pointer(self, operand: Operand) -> Ir:
+        return self.b.inttoptr(self.values[operand.address], POINTER)
+
+    def move(self, pointer: Ir, operand: Operand, axis: str, by: int | Ir) -> Ir:
+        """The pointer `by` elements further along an axis; as it is where the operand lacks the axis."""
+        stride = operand.strides.get(axis, 0)
+        if stride == 0 or isinstance(by, int) and by == 0:
+            return pointer
+        offset = stride * by if isinstance(stride, int) and isinstance(by, int) else self.times(stride, by)
+        return self.b.gep(pointer, [self.size(offset)], source_etype=BYTE)
+
+    def vector_type(self, element: ElementType, width: int, memory: bool = False) -> Ir:
+        kind = BYTE if memory and element is ElementType.I1 else REGISTER[element.value]
+        return ll.VectorType(kind, width) if width > 1 else kind
+
+    def load(self, pointer: Ir, operand: Operand, axis: str, width: int) -> Ir:
+        """`width` elements along an axis: one load where they lie next to each other, the same element where the operand
+        lacks the axis, else one by one."""
+        element, kind = operand.element, self.vector_type(operand.element, 1, memory=True)
+        if axis not in operand.strides or width == 1:
+            one = self.b.load(pointer, align=1, typ=kind)
+            return self.splat(self.truth(one, element), width)
+        if operand.unit(axis):
+            many = self.b.load(pointer, align=1, typ=self.vector_type(element, width, memory=True))
+            return self.truth(many, element)
+        many = ll.Constant(ll.VectorType(kind, width), ll.Undefined)
+        for lane in range(width):
+            one = self.b.load(self.move(pointer, operand, axis, lane), align=1, typ=kind)
+            many = self.b.insert_element(many, one, ll.Constant(I32, lane))
+        return self.truth(many, element)
+
+    def store(self, value: Ir, pointer: Ir, operand: Operand, axis: str, width: int) -> None:
+        if operand.element is ElementType.I1:
+            value = self.b.zext(value, self.vector_type(operand.element, width, memory=True))
+        if width == 1 or operand.unit(axis):
+            self.b.store(value, pointer, align=1)
+            return
+        for lane in range(width):
+            one = self.b.extract_element(value, ll.Constant(I32, lane))
+            self.b.store(one, self.move(pointer, operand, axis, lane), align=1)
+
+    def truth(self, value: Ir, element: ElementType) -> Ir:
+        """A truth value is a byte in memory, a bit in a register."""
+        return self.b.icmp_unsigned("!=", value, ll.Constant(value.type, None)) if element is ElementType.I1 else value
+
+    def splat(self, value: Ir, width: int) -> Ir:
+        if width == 1:
+            return value
+        undefined = ll.Constant(ll.VectorType(value.type, width), ll.Undefined)
+        one = self.b.insert_element(undefined, value, ll.Constant(I32, 0))
+        return self.b.shuffle_vector(one, undefined, ll.Constant(ll.VectorType(I32, width), [0] * width))
+
+    # ---- arithmetic
+
+    def constant(self, number: float | int, kind: Ir) -> Ir:
+        """A number as a scalar, or in every lane."""
+        if isinstance(kind, ll.VectorType):
+            return ll.Constant(kind, [number] * kind.count)
+        return ll.Constant(kind, number)
+
+    def intrinsic(self, name: str, *args: Ir, result: Ir = None) -> Ir:
+        """Call `llvm.<name>`, overloaded on the type of its first operand."""
+        kind = args[0].type
+        scalar = kind.element if isinstance(kind, ll.VectorType) else kind
+        suffix = {"double": "f64", "float": "f32"}.get(str(scalar), str(scalar))
+        full = f"llvm.{name}.{f'v{kind.count}' if isinstance(kind, ll.VectorType) else ''}{suffix}"
+        function = self.module.globals.get(full)
+        if function is None:
+            function = ll.Function(self.module, ll.FunctionType(result or kind, [a.type for a in args]), full)
+        return self.b.call(function, args)

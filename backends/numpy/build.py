@@ -1,0 +1,53 @@
+"""From NumPy source to something callable."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attngen.backends import Emitted
+from attngen.ir.core import Op, Value, walk
+from attngen.ir.func import Func
+from attngen.ir.loop import Load
+from attngen.ir.nd import Expand
+
+
+class Program:
+    """Satisfies `attngen.backends.Executable`."""
+
+    def __init__(self, emitted: Emitted) -> None:
+        func, text = emitted.func, emitted.text["python"]
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        file = f"<attngen {func.name} {digest}>"
+        # With the text in linecache, a traceback through the generated code shows its lines.
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        entry, namespace = emitted.payload
+        scope: dict[str, Any] = dict(namespace)
+        exec(compile(text, file, "exec"), scope)
+        self.function = scope[entry]
+        self.scratch_bytes, self.temporary_bytes = memory(func)
+
+    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        with np.errstate(all="ignore"):
+            self.function(*inputs, *outputs)
+
+    def stages(self) -> Mapping[str, str]:
+        return {}
+
+
+def memory(func: Func) -> tuple[int, int]:
+    """Bytes of all tiles that the variables inside loops hold, and of whole tensors besides the outputs; views are free."""
+
+    def held(op: Op) -> int:
+        tensors = [] if isinstance(op, Load | Expand) else [r for r in op.results if r.names and r not in outputs]
+        return sum(tensor.tensor.size * tensor.element.numpy.itemsize for tensor in tensors)
+
+    outputs: set[Value] = set(func.outputs)
+    inside = [op for top in func.body.ops for region in top.regions for op in walk(region)]
+    # A store names the tensor it writes to, and a loop's results are its carried values or the tensors its body was given.
+    scratch = sum(held(op) for op in inside if not op.regions and op.name != "tile.store")
+    return scratch, sum(held(op) for op in func.body.ops)
