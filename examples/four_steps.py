@@ -5,6 +5,8 @@ python examples/four_steps.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 import attngen
@@ -30,8 +32,8 @@ def four_steps(q, k, v):
     return scores, scaled, weights, attngen.weigh(weights, v, over="j")
 
 
-def compute(example: dict[str, list[list[float]]]) -> tuple[np.ndarray, ...]:
-    arrays = [np.array(example[name], np.float32) for name in ("query", "key", "value")]
+def compute(example: Mapping[str, Sequence[Sequence[float]]]) -> tuple[np.ndarray, ...]:
+    arrays = [np.asarray(example[name], np.float32) for name in ("query", "key", "value")]
     return four_steps(*arrays)
 
 

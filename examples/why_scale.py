@@ -43,9 +43,8 @@ def main() -> None:
     print("                         unscaled  scaled    unscaled  scaled")
     for d in (16, 64, 128, 512):
         s = spread(d)
-        print(
-            f"{d:3} {d**0.5:6.1f} {s.deviation:10.1f} {s.largest[0]:10.2f} {s.largest[1]:8.2f} {s.gradient[0]:10.3f} {s.gradient[1]:8.3f}"
-        )
+        row = (d, d**0.5, s.deviation, *s.largest, *s.gradient)
+        print("{:3} {:6.1f} {:10.1f} {:10.2f} {:8.2f} {:10.3f} {:8.3f}".format(*row))
 
 
 if __name__ == "__main__":

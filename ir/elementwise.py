@@ -289,9 +289,9 @@ class Tanh(Unary, name="nd.tanh"):
         return Interval(-1, 1)
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: np.ndarray | np.generic) -> np.ndarray:
     e = np.exp(-np.abs(x))
-    return np.where(np.signbit(x), e / (1 + e), 1 / (1 + e)).astype(np.asarray(x).dtype)
+    return np.where(np.signbit(x), e / (1 + e), 1 / (1 + e)).astype(x.dtype)
 
 
 class Sigmoid(Unary, name="nd.sigmoid"):
@@ -357,10 +357,10 @@ class Compare(Binary, name="nd.compare"):
         return PREDICATES[self.predicate](*(align(x, v.names, names) for x, v in zip(args, self.operands, strict=True)))
 
     def fold(self) -> Value | None:
-        values = [constant_value(v) for v in self.operands]
-        if values[0] is None or values[1] is None or self.result.names:
+        a, b = constant_value(self.lhs), constant_value(self.rhs)
+        if a is None or b is None or self.result.names:
             return None
-        return Constant(value=bool(PREDICATES[self.predicate](*values)), element=ElementType.I1).result
+        return Constant(value=bool(PREDICATES[self.predicate](a, b)), element=ElementType.I1).result
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
         return TRUTH

@@ -57,10 +57,9 @@ class Interpreter:
     def op(self, op: Op, env: Mapping[Value, Any], context: Env) -> Arrays:
         args: list[Any] = []
         for name in op.fields.operands:
-            given = getattr(op, name)
+            given: Value | tuple[Value, ...] | None = getattr(op, name)
             if isinstance(given, tuple):
-                values: tuple[Value, ...] = given
-                args += [env[v] for v in values]
+                args += [env[v] for v in given]
             else:
                 args.append(None if given is None else env[given])
         result = op.evaluate(tuple(args), context)

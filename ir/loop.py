@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -100,12 +101,9 @@ class Parallel(Op, name="loop.parallel"):
             return np.full([env.extent(*axis) for axis in t.axes], junk, env.dtype(t.element))
 
         outs = tuple(fresh(v.tensor) for v in self.results)
-        grid = [
-            list(parts(env.extent(axis, extent), step))
-            for axis, extent, step in zip(self.axes, self.extents, self.steps, strict=True)
-        ]
-        for at in np.ndindex(*map(len, grid)):
-            outs = env.run(self.body, (*(part[k] for part, k in zip(grid, at, strict=True)), *outs))
+        each = zip(self.axes, self.extents, self.steps, strict=True)
+        for at in product(*(parts(env.extent(axis, extent), step) for axis, extent, step in each)):
+            outs = env.run(self.body, (*at, *outs))
         return outs
 
     @property

@@ -293,14 +293,9 @@ class Twin:
         for arrays, expected in zip(self.inputs, self.expected, strict=True):
             for k, (got, want) in enumerate(zip(Interpreter(wide=True).run(self.func, *arrays), expected, strict=True)):
                 if problem := difference(got, want):
-                    raise IRError(
-                        f"pass {step.name}",
-                        f"changed the meaning: output {k} of a small instance {problem}",
-                        notes=[
-                            f"small instance: {', '.join(f'{p.name}{x.shape}' for p, x in zip(self.func.params, arrays, strict=True))}",
-                            reproduce(step),
-                        ],
-                    )
+                    shapes = ", ".join(f"{p.name}{x.shape}" for p, x in zip(self.func.params, arrays, strict=True))
+                    message = f"changed the meaning: output {k} of a small instance {problem}"
+                    raise IRError(f"pass {step.name}", message, notes=[f"small instance: {shapes}", reproduce(step)])
 
 
 def difference(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-7) -> str:

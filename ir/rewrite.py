@@ -84,7 +84,7 @@ def substitute(roots: Sequence[Value], table: Mapping[Value, Value], interner: I
     """The roots with values replaced, top-down: what is below a replaced value is not looked at. Region bodies are
     substituted too. With an interner, equal ops become one."""
     memo: dict[Value, Value] = dict(table)
-    fixed = interner.fixed if interner is not None else lambda op: False
+    fixed: Callable[[Op], bool] = interner.fixed if interner is not None else lambda op: False
 
     def get(v: Value) -> Value:
         return memo.get(v, v)
@@ -118,7 +118,7 @@ def free(values: Iterable[Value]) -> dict[Value, frozenset[Value]]:
         return found[v] if v.op else frozenset((v,))
 
     for op in postorder(values):
-        needs: frozenset[Value] = frozenset().union(*map(of, op.operands))
+        needs = frozenset[Value]().union(*map(of, op.operands))
         for b in op.regions:
             needs |= frozenset[Value]().union(*map(of, b.yields)) - frozenset(b.args)
         for r in op.results:

@@ -61,17 +61,17 @@ class ElementType(Enum):
     @property
     def largest(self) -> float:
         """The largest finite float."""
-        return 3.3895313892515355e38 if self is ElementType.BF16 else float(np.finfo(self.numpy).max)
+        return 3.3895313892515355e38 if self is ElementType.BF16 else float(np.finfo(self.numpy.name).max)
 
     @property
     def lowest(self) -> float:
         """The smallest finite float, LOWEST: it stands in for the maximum over nothing."""
-        return float(np.finfo(self.accumulator.numpy).min)
+        return float(np.finfo(self.accumulator.numpy.name).min)
 
     @property
     def tiny(self) -> float:
         """The smallest normal float, TINY: it stands in for a sum over nothing, as a divisor."""
-        return float(np.finfo(self.accumulator.numpy).tiny)
+        return float(np.finfo(self.accumulator.numpy.name).tiny)
 
 
 F64, F32, F16, BF16 = ElementType.F64, ElementType.F32, ElementType.F16, ElementType.BF16

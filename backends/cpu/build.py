@@ -34,7 +34,7 @@ def callable_kernel(name: str, kernel: Kernel, target: Target) -> Any:
         return types.void(*[types.int64] * count), generate
 
     # An intrinsic takes the number of its arguments from its signature.
-    names = ["typingctx", *(f"a{k}" for k in range(count))]
+    names = ["typingctx", *(f"a{index}" for index in range(count))]
     parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
     typed.__name__ = typed.__qualname__ = name
     typed.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
@@ -60,18 +60,18 @@ def reader(layout: Layout, type: TensorType) -> Read:
     """Reads address and strides in bytes off an array, the strides in the order of the type's axes."""
     plan: list[tuple[int, tuple[int, ...]]] = []
     for name in type.names:
-        k = next(k for k, group in enumerate(layout.groups) if name in group)
-        group = layout.groups[k]
-        plan.append((k, tuple(group.index(n) for n in group[group.index(name) + 1 :])))
+        index = next(index for index, group in enumerate(layout.groups) if name in group)
+        group = layout.groups[index]
+        plan.append((index, tuple(group.index(n) for n in group[group.index(name) + 1 :])))
     groups = layout.groups
 
-    def inner(array: np.ndarray, k: int, after: tuple[int, ...]) -> int:
+    def inner(array: np.ndarray, index: int, after: tuple[int, ...]) -> int:
         """Elements that lie between two neighbours along an axis that shares its dimension with later ones."""
         found = 1
         for position in after:
-            extent = type.extents[groups[k][position]]
+            extent = type.extents[groups[index][position]]
             if isinstance(extent, UpTo):
-                found *= runtime_extent(array, layout, type, groups[k][position])
+                found *= runtime_extent(array, layout, type, groups[index][position])
             else:
                 found *= extent
         return found
@@ -79,20 +79,20 @@ def reader(layout: Layout, type: TensorType) -> Read:
     def read(array: np.ndarray) -> list[int]:
         address: int = array.__array_interface__["data"][0]
         strides = array.strides
-        return [address, *(strides[k] * inner(array, k, after) if after else strides[k] for k, after in plan)]
+        return [address, *(strides[index] * inner(array, index, after) if after else strides[index] for index, after in plan)]
 
     return read
 
 
 def runtime_extent(array: np.ndarray, layout: Layout, type: TensorType, name: str) -> int:
     """How long an axis is in this array."""
-    k = next(k for k, group in enumerate(layout.groups) if name in group)
+    index = next(index for index, group in enumerate(layout.groups) if name in group)
     known = 1
-    for n in layout.groups[k]:
+    for n in layout.groups[index]:
         extent = type.extents[n]
         if n != name:
             known *= extent if isinstance(extent, int) else 1
-    return array.shape[k] // known if known else 0
+    return array.shape[index] // known if known else 0
 
 
 class Built:
@@ -104,13 +104,13 @@ class Built:
         self.program = program
         self.function = compile_program(program)
         self.scratch_bytes, self.temporary_bytes = program.scratch_bytes, program.temporary_bytes
-        self.readers = [reader(p.layout, v.tensor) for p, v in zip(func.params, func.args, strict=True)]
-        self.readers += [reader(layout, v.tensor) for layout, v in zip(func.out_layouts, func.outputs, strict=True)]
+        self.readers = [reader(p.layout, value.tensor) for p, value in zip(func.params, func.args, strict=True)]
+        self.readers += [reader(layout, value.tensor) for layout, value in zip(func.out_layouts, func.outputs, strict=True)]
         self.sized = [
-            (k, p.layout, v.tensor, name)
+            (index, p.layout, value.tensor, name)
             for name in program.extents
-            for k, (p, v) in enumerate(zip(func.params, func.args, strict=True))
-            if name in v.names
+            for index, (p, value) in enumerate(zip(func.params, func.args, strict=True))
+            if name in value.names
         ]
         self.local = threading.local()
 
@@ -118,7 +118,7 @@ class Built:
         numbers: list[int] = []
         for read, array in zip(self.readers, (*inputs, *outputs), strict=True):
             numbers += read(array)
-        sizes = {name: runtime_extent(inputs[k], layout, type, name) for k, layout, type, name in self.sized}
+        sizes = {name: runtime_extent(inputs[index], layout, type, name) for index, layout, type, name in self.sized}
         numbers += (sizes[name] for name in self.program.extents)
         scratch = getattr(self.local, "scratch", None)
         if scratch is None:

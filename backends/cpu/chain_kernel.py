@@ -30,7 +30,7 @@ class Chain(Kernel):
         return tuple(dict.fromkeys((*super().arguments(), *starts)))
 
     def write(self, c: Code) -> None:
-        elements = [v.element for v in self.body.args] + [v.element for op in self.body.ops for v in op.results]
+        elements = [value.element for value in self.body.args] + [value.element for op in self.body.ops for value in op.results]
         width = c.target.width(max((e.bytes for e in elements if e is not ElementType.INDEX), default=8))
         if not self.space:
             self.step(c, self.start(c), {}, "", 1, {})
@@ -55,7 +55,9 @@ class Chain(Kernel):
                 if not row:
                     self.step(c, here, place, lane, size, {})
                     return []
-                fixed = self.read(c, here, place, lane, size, [k for k in range(len(self.inputs)) if row not in self.axes(k)])
+                fixed = self.read(
+                    c, here, place, lane, size, [index for index in range(len(self.inputs)) if row not in self.axes(index)]
+                )
 
                 def line(y: Ir, _: list[Ir]) -> list[Ir]:
                     self.step(c, self.move(c, here, row, y), {**place, row: y}, lane, size, fixed)
@@ -68,9 +70,9 @@ class Chain(Kernel):
 
         walk(outer, self.start(c), {})
 
-    def axes(self, k: int) -> Sequence[str]:
+    def axes(self, index: int) -> Sequence[str]:
         """The axes along which an argument of the region varies."""
-        x = self.inputs[k]
+        x = self.inputs[index]
         return tuple(self.operands[x].strides) if isinstance(x, str) else x[:1]
 
     def read(
@@ -78,30 +80,33 @@ class Chain(Kernel):
     ) -> dict[int, Ir]:
         """Arguments of the region by position: elements of inputs, and coordinates."""
         found: dict[int, Ir] = {}
-        for k in which:
-            x = self.inputs[k]
+        for index in which:
+            x = self.inputs[index]
             if isinstance(x, str):
-                found[k] = c.load(at[x], self.operands[x], lane, width)
+                found[index] = c.load(at[x], self.operands[x], lane, width)
                 continue
             axis, start = x
             first = c.splat(c.b.add(c.size(start), where[axis]), width)
             steps = ll.Constant(first.type, list(range(width)) if width > 1 else 0)
-            found[k] = c.b.add(first, steps) if axis == lane else first
+            found[index] = c.b.add(first, steps) if axis == lane else first
         return found
 
     def step(self, c: Code, at: Pointers, where: Mapping[str, Ir], lane: str, width: int, known: Mapping[int, Ir]) -> None:
         """One vector. Everything is read before anything is written: a result may take the place of an input."""
-        values = {**known, **self.read(c, at, where, lane, width, [k for k in range(len(self.inputs)) if k not in known])}
-        env: dict[Any, Ir] = {arg: values[k] for k, arg in enumerate(self.body.args)}
+        values = {
+            **known,
+            **self.read(c, at, where, lane, width, [index for index in range(len(self.inputs)) if index not in known]),
+        }
+        env: dict[Any, Ir] = {arg: values[index] for index, arg in enumerate(self.body.args)}
 
-        def get(v: Any) -> Ir:
-            if v not in env and isinstance(v.op, Constant):
-                number = int(v.op.value) if not v.element.is_float else v.op.value
-                env[v] = c.constant(number, c.vector_type(v.element, width))
-            return env[v]
+        def get(value: Any) -> Ir:
+            if value not in env and isinstance(value.op, Constant):
+                number = int(value.op.value) if not value.element.is_float else value.op.value
+                env[value] = c.constant(number, c.vector_type(value.element, width))
+            return env[value]
 
         for op in self.body.ops:
             if not isinstance(op, Constant):
-                env[op.result] = scalars.build(c, op, [get(v) for v in op.operands])
-        for k, v in enumerate(self.body.yields):
-            c.store(get(v), at[f"out{k}"], self.operands[f"out{k}"], lane, width)
+                env[op.result] = scalars.build(c, op, [get(value) for value in op.operands])
+        for index, value in enumerate(self.body.yields):
+            c.store(get(value), at[f"out{index}"], self.operands[f"out{index}"], lane, width)

@@ -35,8 +35,8 @@ def form_chains(func: Func, *, opt: int = 3) -> Func:
             new = dataclasses.replace(op, body=chain_block(body, env))
             env.update(zip(op.results, new.results, strict=True))
             ops.append(new)
-    kept = {v.op: None for v in func.outputs if v.op and not isinstance(v.op, Parallel)}
-    return func.with_body(Block(func.args, (*kept, *ops), tuple(env.get(v, v) for v in func.outputs)))
+    kept = {value.op: None for value in func.outputs if value.op and not isinstance(value.op, Parallel)}
+    return func.with_body(Block(func.args, (*kept, *ops), tuple(env.get(value, value) for value in func.outputs)))
 
 
 def needed(loop: Parallel, ops: tuple[Op, ...]) -> list[Op]:
@@ -51,8 +51,8 @@ def needed(loop: Parallel, ops: tuple[Op, ...]) -> list[Op]:
 
 def uses(op: Op) -> set[Value]:
     """Everything an op reads, its regions included; values of the regions themselves among it."""
-    inner = {v for region in op.regions for x in walk(region) for v in x.operands}
-    return {*op.operands, *inner, *(v for region in op.regions for v in region.yields)}
+    inner = {value for region in op.regions for x in walk(region) for value in x.operands}
+    return {*op.operands, *inner, *(value for region in op.regions for value in region.yields)}
 
 
 def chained(op: Op) -> bool:
@@ -67,14 +67,14 @@ def chain_block(block: Block, env: dict[Value, Value]) -> Block:
     env = dict(env)
     ops: list[Op] = []
     direct = set(block.yields).union(*(op.operands for op in block.ops if not chained(op)))
-    around = [v.op for v in direct if isinstance(v.op, Constant) and v.op not in block.ops]
+    around = [value.op for value in direct if isinstance(value.op, Constant) and value.op not in block.ops]
     for group in ordered(groups([*around, *block.ops])):
         if not chained(group[0]):
             (op,) = group
             if isinstance(op, For):
                 # How partial results merge was of use only to passes that split loops.
                 op = dataclasses.replace(op, merge=None)
-            new = op.rebuild(lambda v: env.get(v, v), lambda b: chain_block(b, env))
+            new = op.rebuild(lambda value: env.get(value, value), lambda b: chain_block(b, env))
             new = dataclasses.replace(op) if new is op else new  # several loops may take in the same op
             env.update(zip(group[0].results, new.results, strict=True))
             ops.append(new)
@@ -86,7 +86,7 @@ def chain_block(block: Block, env: dict[Value, Value]) -> Block:
                 new = chain(group, results, env)
             env.update(zip(results, new.results, strict=True))
             ops.append(new)
-    return Block(block.args, tuple(ops), tuple(env.get(v, v) for v in block.yields))
+    return Block(block.args, tuple(ops), tuple(env.get(value, value) for value in block.yields))
 
 
 def groups(ops: Iterable[Op]) -> list[list[Op]]:
@@ -99,13 +99,13 @@ def groups(ops: Iterable[Op]) -> list[list[Op]]:
         return start == goal or any(reaches(below, goal) for below in reads[start])
 
     for op in ops:
-        needed = {home[v] for v in uses(op) if v in home}
+        needed = {home[value] for value in uses(op) if value in home}
         where = None
         if chained(op):
-            for k in reversed(range(len(found))):
-                same = chained(found[k][0]) and space(found[k][0]) == space(op)
-                if same and not any(below != k and reaches(below, k) for below in needed):
-                    where = k
+            for index in reversed(range(len(found))):
+                same = chained(found[index][0]) and space(found[index][0]) == space(op)
+                if same and not any(below != index and reaches(below, index) for below in needed):
+                    where = index
                     break
         if where is None:
             where = len(found)
@@ -123,12 +123,18 @@ def space(op: Op) -> Space:
 
 def ordered(found: list[list[Op]]) -> list[list[Op]]:
     """Groups such that each comes after what it reads, otherwise in the order in which they are complete."""
-    home = {v: k for k, group in enumerate(found) for op in group for v in op.results}
+    home = {value: index for index, group in enumerate(found) for op in group for value in op.results}
     position = {op: n for n, op in enumerate(op for group in found for op in group)}
-    waiting = {k: {home[v] for op in group for v in uses(op) if v in home} - {k} for k, group in enumerate(found)}
+    waiting = {
+        index: {home[value] for op in group for value in uses(op) if value in home} - {index}
+        for index, group in enumerate(found)
+    }
     result: list[list[Op]] = []
     while waiting:
-        ready = min((k for k, needs in waiting.items() if not needs & waiting.keys()), key=lambda k: position[found[k][0]])
+        ready = min(
+            (index for index, needs in waiting.items() if not needs & waiting.keys()),
+            key=lambda index: position[found[index][0]],
+        )
         del waiting[ready]
         result.append(found[ready])
     return result
@@ -141,16 +147,16 @@ def chain(group: list[Op], results: list[Value], env: dict[Value, Value]) -> Map
     scalars: dict[Value, Value] = {}
     body: list[Op] = []
 
-    def read(v: Value) -> Value:
-        if v in scalars:
-            return scalars[v]
-        if isinstance(v.op, Constant):
-            new = Constant(value=v.op.value, element=v.op.element, loc=v.op.loc)
+    def read(value: Value) -> Value:
+        if value in scalars:
+            return scalars[value]
+        if isinstance(value.op, Constant):
+            new = Constant(value=value.op.value, element=value.op.element, loc=value.op.loc)
             body.append(new)
-            return scalars.setdefault(v, new.result)
-        outside = env.get(v, v)
+            return scalars.setdefault(value, new.result)
+        outside = env.get(value, value)
         element = outside.element if isinstance(outside.type, TensorType) else ElementType.INDEX
-        return inputs.setdefault(outside, argument(scalar(element), v.hint))
+        return inputs.setdefault(outside, argument(scalar(element), value.hint))
 
     for op in group:
         match op:
@@ -173,14 +179,14 @@ def chain(group: list[Op], results: list[Value], env: dict[Value, Value]) -> Map
                 scalars[op.result] = new.result
                 body.append(new)
     # Expansion along an axis that another input has needs neither the range nor the coordinate.
-    used = {v for op in body for v in op.operands} | {scalars[v] for v in results}
-    covered = {n for v in inputs for n in v.names}
-    for v in [v for v, arg in inputs.items() if isinstance(v.type, RangeType) and arg not in used]:
-        if v.range.axis in covered:
-            del inputs[v]
-        covered.add(v.range.axis)
-    kept = {axis: v for axis, v in coordinates.items() if v in used or axis[0] not in covered}
-    region = Block((*inputs.values(), *kept.values()), tuple(body), tuple(scalars[v] for v in results))
+    used = {value for op in body for value in op.operands} | {scalars[value] for value in results}
+    covered = {n for value in inputs for n in value.names}
+    for value in [value for value, arg in inputs.items() if isinstance(value.type, RangeType) and arg not in used]:
+        if value.range.axis in covered:
+            del inputs[value]
+        covered.add(value.range.axis)
+    kept = {axis: value for axis, value in coordinates.items() if value in used or axis[0] not in covered}
+    region = Block((*inputs.values(), *kept.values()), tuple(body), tuple(scalars[value] for value in results))
     made = Map(inputs=tuple(inputs), axes=tuple(kept), body=region)
     for old, new in zip(results, made.results, strict=True):
         new.hint = old.hint

@@ -85,7 +85,7 @@ class Kernel:
         the axis has room for them."""
         length = self.lengths[axis]
         room = all(o.padded and o.order[-1] == axis for o in self.operands.values() if axis in o.strides)
-        sizes = [v * width for v in vectors if v * width > 1]
+        sizes = [vector * width for vector in vectors if vector * width > 1]
         if not room:
             return length, [*sizes, 1]
         if isinstance(length, int):
@@ -141,15 +141,15 @@ class Contraction(Kernel):
         self, c: Code, at: Pointers, lane: str, width: int, vectors: int, row: str, rows: int, summed: Sequence[str]
     ) -> None:
         kind = c.vector_type(self.acc, width)
-        cells = [(r, v) for r in range(rows) for v in range(vectors)]
+        cells = [(r, vector) for r in range(rows) for vector in range(vectors)]
 
         def step(here: Pointers, sums: list[Ir]) -> list[Ir]:
             loaded: dict[tuple[str, int, int], Ir] = {}
 
-            def value(role: str, r: int, v: int) -> Ir:
+            def value(role: str, r: int, vector: int) -> Ir:
                 """An operand for one cell; loaded once for all cells that share it."""
                 operand = self.operands[role]
-                key = (role, r if row in operand.strides else 0, v if lane in operand.strides else 0)
+                key = (role, r if row in operand.strides else 0, vector if lane in operand.strides else 0)
                 if key not in loaded:
                     pointer = c.move(c.move(here[role], operand, row, key[1]), operand, lane, key[2] * width)
                     x = c.load(pointer, operand, lane, width)
@@ -157,18 +157,18 @@ class Contraction(Kernel):
                 return loaded[key]
 
             result: list[Ir] = []
-            for (r, v), total in zip(cells, sums, strict=True):
-                new = c.intrinsic("fma", value("in0", r, v), value("in1", r, v), total)
+            for (r, vector), total in zip(cells, sums, strict=True):
+                new = c.intrinsic("fma", value("in0", r, vector), value("in1", r, vector), total)
                 if "where" in self.operands:
-                    new = c.b.select(value("where", r, v), new, total)
+                    new = c.b.select(value("where", r, vector), new, total)
                 result.append(new)
             return result
 
         sources = {role: pointer for role, pointer in at.items() if role != "out0"}
         sums = self.folded(c, summed, sources, [c.constant(0.0, kind)] * len(cells), step)
         out = self.operands["out0"]
-        for (r, v), total in zip(cells, sums, strict=True):
-            c.store(total, c.move(c.move(at["out0"], out, row, r), out, lane, v * width), out, lane, width)
+        for (r, vector), total in zip(cells, sums, strict=True):
+            c.store(total, c.move(c.move(at["out0"], out, row, r), out, lane, vector * width), out, lane, width)
 
 
 @dataclass(frozen=True)
@@ -202,12 +202,12 @@ class Reduction(Kernel):
                 here = self.move(c, at, lane, x) if lane else at
 
                 def step(now: Pointers, sums: list[Ir]) -> list[Ir]:
-                    moved = [self.move(c, now, lane, v * one) if v else now for v in range(vectors)]
+                    moved = [self.move(c, now, lane, vector * one) if vector else now for vector in range(vectors)]
                     return [self.combine(c, s, load(p, one)) for s, p in zip(sums, moved, strict=True)]
 
                 begin = [c.constant(start, c.vector_type(self.acc, one))] * vectors
-                for v, s in enumerate(self.folded(c, self.summed, {"in0": here["in0"]}, begin, step)):
-                    c.store(s, c.move(here["out0"], out, lane, v * one), out, lane, one)
+                for vector, s in enumerate(self.folded(c, self.summed, {"in0": here["in0"]}, begin, step)):
+                    c.store(s, c.move(here["out0"], out, lane, vector * one), out, lane, one)
                 return []
 
             c.cut(length, sizes, (), piece)
@@ -226,7 +226,7 @@ class Reduction(Kernel):
             begin = [c.constant(start, c.vector_type(self.acc, width)), c.constant(start, scalar)]
             rest = [n for n in self.summed if n != lane]
             many, total = self.folded(c, rest, {"in0": at["in0"]}, begin, line)
-            parts = [c.b.extract_element(many, ll.Constant(ll.IntType(32), k)) for k in range(width)]
+            parts = [c.b.extract_element(many, ll.Constant(ll.IntType(32), index)) for index in range(width)]
             while len(parts) > 1:
                 parts = [self.combine(c, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
             c.store(self.combine(c, total, parts[0]), at["out0"], out, "", 1)

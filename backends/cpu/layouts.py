@@ -23,9 +23,9 @@ Names = frozenset[str]
 def choose_layouts(func: Func, *, opt: int = 3) -> Func:
     """Give each space the axis that its vectors run along, and pack operands that need another order.
 
-    before: %s = nd.contract %q, %k over [d] : tensor<i=64, j=64, f32>
-    after:  %t = cpu.pack %q order [d, i]
-            %s = nd.contract %k, %t over [d] : tensor<j=64, i=64, f32>
+    before: %s = nd.contract %rows, %keys over [d] : tensor<i=64, j=64, f32>
+    after:  %t = cpu.pack %rows order [d, i]
+            %s = nd.contract %keys, %t over [d] : tensor<j=64, i=64, f32>
     """
     ops: list[Op] = []
     env: dict[Value, Value] = {}
@@ -33,7 +33,7 @@ def choose_layouts(func: Func, *, opt: int = 3) -> Func:
         new = Nest(op).rebuild(env) if isinstance(op, Parallel) else op
         env.update(zip(op.results, new.results, strict=True))
         ops.append(new)
-    return func.with_body(Block(func.args, tuple(ops), tuple(env.get(v, v) for v in func.outputs)))
+    return func.with_body(Block(func.args, tuple(ops), tuple(env.get(value, value) for value in func.outputs)))
 
 
 class Nest:
@@ -47,8 +47,8 @@ class Nest:
                 case Reduce():
                     self.summed.setdefault(frozenset(op.value.names), set()).update(op.over)
                 case Contract():
-                    for v in (op.lhs, op.rhs):
-                        self.summed.setdefault(frozenset(v.names), set()).update(op.over)
+                    for value in (op.lhs, op.rhs):
+                        self.summed.setdefault(frozenset(value.names), set()).update(op.over)
                 case _:
                     pass
         self.root: list[Op] = []
@@ -62,7 +62,7 @@ class Nest:
         """An axis that nothing sums over, the longest of them, the last of the longest. Vectors run along it, so that a
         reduction over another axis combines whole vectors."""
         summed = self.summed.get(frozenset(name for name, _ in axes), set())
-        ranked = [(name not in summed and bound(extent) > 1, bound(extent), k) for k, (name, extent) in enumerate(axes)]
+        ranked = [(name not in summed and bound(extent) > 1, bound(extent), index) for index, (name, extent) in enumerate(axes)]
         return axes[max(ranked)[2]][0]
 
     def order(self, axes: tuple[Axis, ...]) -> tuple[str, ...]:
@@ -72,37 +72,42 @@ class Nest:
 
     def rebuild(self, env: dict[Value, Value]) -> Op:
         self.memory.update(self.parallel.body.args)
-        return self.parallel.rebuild(lambda v: env.get(v, v), lambda b: self.block(b, b.args, dict(env), self.root))
+        return self.parallel.rebuild(lambda value: env.get(value, value), lambda b: self.block(b, b.args, dict(env), self.root))
 
-    def is_dense(self, v: Value) -> bool:
+    def is_dense(self, value: Value) -> bool:
         """Whether the value lies in scratch memory in the order of its axes; else it is a view, with any strides."""
-        return v in self.blocks and v not in self.memory and isinstance(v.type, TensorType) and not isinstance(v.op, Load)
+        return (
+            value in self.blocks
+            and value not in self.memory
+            and isinstance(value.type, TensorType)
+            and not isinstance(value.op, Load)
+        )
 
     # ---- packs
 
-    def packed(self, v: Value, order: tuple[str, ...]) -> Value:
+    def packed(self, value: Value, order: tuple[str, ...]) -> Value:
         """The value in this memory order: itself if it is so already."""
-        if self.is_dense(v) and v.names == order:
-            return v
-        if (v, order) not in self.packs:
-            new = Pack(value=v, order=order, loc=v.op.loc) if v.op else Pack(value=v, order=order)
-            new.result.hint = v.hint
-            here = self.blocks.get(v, self.root)
-            at = next((k + 1 for k, op in enumerate(here) if v in op.results), 0)
+        if self.is_dense(value) and value.names == order:
+            return value
+        if (value, order) not in self.packs:
+            new = Pack(value=value, order=order, loc=value.op.loc) if value.op else Pack(value=value, order=order)
+            new.result.hint = value.hint
+            here = self.blocks.get(value, self.root)
+            at = next((index + 1 for index, op in enumerate(here) if value in op.results), 0)
             here.insert(at, new)
             self.blocks[new.result] = here
-            self.packs[v, order] = new.result
-        return self.packs[v, order]
+            self.packs[value, order] = new.result
+        return self.packs[value, order]
 
-    def ordered(self, v: Value) -> Value:
+    def ordered(self, value: Value) -> Value:
         """A value of scratch memory in the order of its space."""
-        return self.packed(v, self.order(v.tensor.axes)) if self.is_dense(v) else v
+        return self.packed(value, self.order(value.tensor.axes)) if self.is_dense(value) else value
 
-    def with_lane(self, v: Value, lane: str) -> Value:
+    def with_lane(self, value: Value, lane: str) -> Value:
         """The value such that vectors can be loaded along an axis; as it is if it lacks the axis."""
-        if lane not in v.names:
-            return v
-        return self.packed(v, lane_last(v.names, lane))
+        if lane not in value.names:
+            return value
+        return self.packed(value, lane_last(value.names, lane))
 
     # ---- blocks
 
@@ -113,19 +118,19 @@ class Nest:
             new = self.op(op, env)
             here.append(new)
             self.blocks |= dict.fromkeys(new.results, here)
-            for old, v in zip(op.results, new.results, strict=True):
-                v.hint = old.hint
-                env[old] = v
-        return Block(args, tuple(here), tuple(env.get(v, v) for v in block.yields))
+            for old, value in zip(op.results, new.results, strict=True):
+                value.hint = old.hint
+                env[old] = value
+        return Block(args, tuple(here), tuple(env.get(value, value) for value in block.yields))
 
     def op(self, op: Op, env: dict[Value, Value]) -> Op:
-        def get(v: Value) -> Value:
-            return env.get(v, v)
+        def get(value: Value) -> Value:
+            return env.get(value, value)
 
         match op:
             case Map():
                 order = self.order(op.space)
-                inputs = tuple(self.with_lane(get(v), order[-1]) if order else get(v) for v in op.inputs)
+                inputs = tuple(self.with_lane(get(value), order[-1]) if order else get(value) for value in op.inputs)
                 new = dataclasses.replace(op, inputs=inputs, order=())
                 return new if tuple(name for name, _ in new.space) == order else dataclasses.replace(new, order=order)
             case Contract() if op.result.names:
@@ -138,12 +143,12 @@ class Nest:
                 lhs, rhs = self.operand(op, lhs, lane), self.operand(op, rhs, lane)
                 return dataclasses.replace(op, lhs=lhs, rhs=rhs, where=op.where and get(op.where))
             case For():
-                inits = tuple(self.ordered(get(v)) for v in op.inits)
-                carried = tuple(argument(v.type, arg.hint) for v, arg in zip(inits, op.body.args[1:], strict=True))
-                self.memory.update(arg for v, arg in zip(inits, carried, strict=True) if v in self.memory)
+                inits = tuple(self.ordered(get(value)) for value in op.inits)
+                carried = tuple(argument(value.type, arg.hint) for value, arg in zip(inits, op.body.args[1:], strict=True))
+                self.memory.update(arg for value, arg in zip(inits, carried, strict=True) if value in self.memory)
                 body = self.block(op.body, (op.body.args[0], *carried), env, [])
                 new = dataclasses.replace(op, inits=inits, body=body, merge=None)
-                self.memory.update(r for v, r in zip(inits, new.results, strict=True) if v in self.memory)
+                self.memory.update(r for value, r in zip(inits, new.results, strict=True) if value in self.memory)
                 return new
             case Store():
                 new = dataclasses.replace(op, value=get(op.value), target=get(op.target))
@@ -152,14 +157,14 @@ class Nest:
             case _:
                 return op.rebuild(get, lambda b: self.block(b, b.args, env, []))
 
-    def operand(self, op: Contract, v: Value, lane: str) -> Value:
+    def operand(self, op: Contract, value: Value, lane: str) -> Value:
         """An operand of a product: packed with the lane axis last, the summed axes before it. Without it: as it is."""
-        if lane not in v.names:
-            return v
-        if self.is_dense(v) and v.names[-1] == lane:
-            return v
-        own = tuple(n for n in v.names if n not in op.over)
-        return self.packed(v, lane_last((*own, *(n for n in v.names if n in op.over)), lane))
+        if lane not in value.names:
+            return value
+        if self.is_dense(value) and value.names[-1] == lane:
+            return value
+        own = tuple(n for n in value.names if n not in op.over)
+        return self.packed(value, lane_last((*own, *(n for n in value.names if n in op.over)), lane))
 
 
 def lane_last(names: tuple[str, ...], lane: str) -> tuple[str, ...]:

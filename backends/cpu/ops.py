@@ -30,31 +30,35 @@ class Map(Op, name="cpu.map"):
     @property
     def space(self) -> tuple[Axis, ...]:
         """The axes of every result."""
-        inputs = [v.type if isinstance(v.type, TensorType) else coordinate(v.range) for v in self.inputs]
+        inputs = [value.type if isinstance(value.type, TensorType) else coordinate(value.range) for value in self.inputs]
         found = dict(union([*inputs, TensorType(self.axes, ElementType.INDEX)]))
         return tuple((name, found[name]) for name in self.order) if self.order else tuple(found.items())
 
     def infer(self) -> tuple[Type, ...]:
-        names = [n for v in self.inputs for n in (v.names or ((v.range.axis,) if isinstance(v.type, RangeType) else ()))]
+        names = [
+            n
+            for value in self.inputs
+            for n in (value.names or ((value.range.axis,) if isinstance(value.type, RangeType) else ()))
+        ]
         if self.order and set(self.order) != {*names, *(n for n, _ in self.axes)} or len(set(self.order)) != len(self.order):
             raise self.error(f"the order {', '.join(self.order)} does not name each axis once")
-        scalars = [v.element if isinstance(v.type, TensorType) else ElementType.INDEX for v in self.inputs]
+        scalars = [value.element if isinstance(value.type, TensorType) else ElementType.INDEX for value in self.inputs]
         want = [scalar(e) for e in (*scalars, *(ElementType.INDEX for _ in self.axes))]
-        if [v.type for v in self.body.args] != want:
+        if [value.type for value in self.body.args] != want:
             raise self.error(f"the region must take ({', '.join(map(str, want))})")
-        for v in self.body.yields:
-            if v.tensor.axes:
-                raise self.error(f"the region must yield scalars, not {v.type}")
-        return tuple(TensorType(self.space, v.element) for v in self.body.yields)
+        for value in self.body.yields:
+            if value.tensor.axes:
+                raise self.error(f"the region must yield scalars, not {value.type}")
+        return tuple(TensorType(self.space, value.element) for value in self.body.yields)
 
     def evaluate(self, args: Arrays, env: Env) -> Any:
         names = tuple(name for name, _ in self.space)
         lengths: dict[str, int] = {name: env.extent(name, extent) for name, extent in self.axes}
         aligned: list[Any] = []
-        for v, x in zip(self.inputs, args, strict=True):
-            own, array = v.names, x
-            if isinstance(v.type, RangeType):
-                own, array = (v.type.axis,), np.arange(*x, dtype=np.int64)
+        for value, x in zip(self.inputs, args, strict=True):
+            own, array = value.names, x
+            if isinstance(value.type, RangeType):
+                own, array = (value.type.axis,), np.arange(*x, dtype=np.int64)
             lengths |= dict(zip(own, np.shape(array), strict=True))
             aligned.append(align(array, own, names))
         aligned += [align(np.arange(lengths[name], dtype=np.int64), (name,), names) for name, _ in self.axes]
@@ -68,7 +72,8 @@ class Map(Op, name="cpu.map"):
 
 
 class Pack(Op, name="cpu.pack"):
-    """`%t = cpu.pack %q order [d, i] : tensor<d=64, i=64, f32>`: the same values, copied to lie densely in the given order."""
+    """`%t = cpu.pack %rows order [d, i] : tensor<d=64, i=64, f32>`: the same values, copied to lie densely in
+    the given order."""
 
     facts = Facts(combination=(1.0,), monotone=(+1,))
     level = "loop"

@@ -33,8 +33,8 @@ EXP_F32 = (
     0.008374161473646731,
     0.001384364628582986,
 )
-EXP2_F64 = tuple(math.log(2) ** k / math.factorial(k) for k in range(14))
-EXP_F64 = tuple(1 / math.factorial(k) for k in range(14))
+EXP2_F64 = tuple(math.log(2) ** n / math.factorial(n) for n in range(14))
+EXP_F64 = tuple(1 / math.factorial(n) for n in range(14))
 # ln(2) in two parts: a multiple of the first by a small integer is exact.
 LN2_F32, LN2_F64 = (0.693359375, -2.12194440e-4), (6.93147180369123816490e-01, 1.90821492927058770002e-10)
 
@@ -58,8 +58,8 @@ def like(kind: Ir, element: Ir) -> Ir:
 
 def polynomial(c: Code, x: Ir, coefficients: tuple[float, ...]) -> Ir:
     total = c.constant(coefficients[-1], x.type)
-    for k in reversed(coefficients[:-1]):
-        total = c.intrinsic("fma", total, x, c.constant(k, x.type))
+    for coefficient in reversed(coefficients[:-1]):
+        total = c.intrinsic("fma", total, x, c.constant(coefficient, x.type))
     return total
 
 
@@ -67,10 +67,10 @@ def scale_by_power(c: Code, p: Ir, n: Ir) -> Ir:
     """p · 2**n for an integral n in float, by adding to the exponent; 0 for p = 1 and the n below the smallest exponent."""
     single = is_single(p)
     whole, bits = like(p.type, I32), like(p.type, I32 if single else REGISTER["i64"])
-    k = c.b.fptosi(n, whole)
-    k = k if single else c.b.sext(k, bits)
-    k = c.b.shl(k, c.constant(23 if single else 52, bits))
-    return c.b.bitcast(c.b.add(c.b.bitcast(p, bits), k), p.type)
+    power = c.b.fptosi(n, whole)
+    power = power if single else c.b.sext(power, bits)
+    power = c.b.shl(power, c.constant(23 if single else 52, bits))
+    return c.b.bitcast(c.b.add(c.b.bitcast(p, bits), power), p.type)
 
 
 def exp2(c: Code, x: Ir) -> Ir:

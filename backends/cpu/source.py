@@ -88,7 +88,7 @@ class Writer:
         for op in self.func.body.ops:
             if isinstance(op, Parallel):
                 self.parallel(op, 1)
-        shown = ", ".join(f"{p.name}: {v.type}" for p, v in zip(self.func.params, self.func.args, strict=True))
+        shown = ", ".join(f"{p.name}: {value.type}" for p, value in zip(self.func.params, self.func.args, strict=True))
         head = [
             f"# @{self.func.name}({shown}), vectors of {self.target.vector_bits} bits",
             "# addresses of arrays, bytes from element to element along each axis, working memory",
@@ -108,43 +108,43 @@ class Writer:
     # ---- the function's arrays
 
     def arrays(self) -> None:
-        made = [v for op in self.func.body.ops if isinstance(op, Parallel) for v in op.results]
+        made = [value for op in self.func.body.ops if isinstance(op, Parallel) for value in op.results]
         for op in self.func.body.ops:
             if not isinstance(op, Parallel | Constant):
                 raise unsupported(op, f"outside of loops the CPU backend cannot run {op.name}", "run the pass tile first")
         outs = self.func.outputs
-        for k, v in enumerate(outs):
-            if v not in made or v in outs[:k]:
-                message = f"@{self.func.name}: output {k} is not written by a loop of its own"
+        for index, value in enumerate(outs):
+            if value not in made or value in outs[:index]:
+                message = f"@{self.func.name}: output {index} is not written by a loop of its own"
                 raise Unsupported("cpu", message, help="run the pass tile")
         several = len(outs) > 1
-        named = [(p.name, v) for p, v in zip(self.func.params, self.func.args, strict=True)]
-        named += [(f"out{k}" if several else "out", v) for k, v in enumerate(outs)]
+        named = [(p.name, value) for p, value in zip(self.func.params, self.func.args, strict=True)]
+        named += [(f"out{index}" if several else "out", value) for index, value in enumerate(outs)]
         bases = [self.unique(name) for name, _ in named]
-        for (what, v), base in zip(named, bases, strict=True):
-            check_element(what, v)
-            strides: dict[str, Size] = {n: self.unique(f"{base}_{n}") for n in v.names}
+        for (what, value), base in zip(named, bases, strict=True):
+            check_element(what, value)
+            strides: dict[str, Size] = {n: self.unique(f"{base}_{n}") for n in value.names}
             self.arguments += [base, *(s for s in strides.values() if isinstance(s, str))]
-            self.operands[v] = Operand(base, strides, v.names, v.element)
-        sizes = {n: e for v in (*self.func.args, *made) for n, e in v.tensor.axes if isinstance(e, UpTo)}
+            self.operands[value] = Operand(base, strides, value.names, value.element)
+        sizes = {n: e for value in (*self.func.args, *made) for n, e in value.tensor.axes if isinstance(e, UpTo)}
         self.extents = {n: self.unique(f"size_{n}") for n in sizes}
         self.arguments += [*self.extents.values(), "scratch", "temporary"]
-        for v in (*self.func.args, *made):
-            self.lengths[v] = {n: self.extent(n, e) for n, e in v.tensor.axes}
-        for v in made:
-            if v not in outs:
-                self.temporary(v)
+        for value in (*self.func.args, *made):
+            self.lengths[value] = {n: self.extent(n, e) for n, e in value.tensor.axes}
+        for value in made:
+            if value not in outs:
+                self.temporary(value)
 
-    def temporary(self, v: Value) -> None:
-        check_element("a stored value", v)
+    def temporary(self, value: Value) -> None:
+        check_element("a stored value", value)
         strides: dict[str, Size] = {}
-        step = v.element.bytes
-        for name, extent in reversed(v.tensor.axes):
+        step = value.element.bytes
+        for name, extent in reversed(value.tensor.axes):
             strides[name] = step
             step *= bound(extent)
-        base = self.unique(f"stored_{v.hint or ''.join(v.names)}")
-        self.lines.append(f"    {base} = temporary + {self.temporary_bytes}  # {v.type}")
-        self.operands[v] = Operand(base, strides, v.names, v.element)
+        base = self.unique(f"stored_{value.hint or ''.join(value.names)}")
+        self.lines.append(f"    {base} = temporary + {self.temporary_bytes}  # {value.type}")
+        self.operands[value] = Operand(base, strides, value.names, value.element)
         self.temporary_bytes += -(-step // ALIGNMENT) * ALIGNMENT
 
     def extent(self, name: str, extent: Extent) -> Size:
@@ -160,34 +160,34 @@ class Writer:
         storage = self.storage = Storage(op.body, self.target)
         self.scratch_bytes = max(self.scratch_bytes, storage.bytes)
         for place in storage.places():
-            v = place.values[0]
-            check_element("a tile", v)
+            value = place.values[0]
+            check_element("a tile", value)
             hint = next((x.hint for x in place.values if x.hint), "")
-            base = self.unique("_".join(filter(None, (hint or "tile", axes_word(v)))))
-            self.lines.append(f"    {base} = scratch + {place.offset}  # {v.type}")
+            base = self.unique("_".join(filter(None, (hint or "tile", axes_word(value)))))
+            self.lines.append(f"    {base} = scratch + {place.offset}  # {value.type}")
             for x in place.values:
                 strides: dict[str, Size] = {**storage.strides(x.tensor)}
                 self.operands[x] = Operand(base, strides, x.names, x.element, padded=True)
         n = len(op.axes)
         for arg, result in zip(op.body.args[n:], op.results, strict=True):
             self.operands[arg], self.lengths[arg] = self.operands[result], self.lengths[result]
-        for v, axis, extent, step in zip(op.body.args, op.axes, op.extents, op.steps, strict=False):
-            depth = self.range(v, axis, extent, step, depth)
+        for value, axis, extent, step in zip(op.body.args, op.axes, op.extents, op.steps, strict=False):
+            depth = self.range(value, axis, extent, step, depth)
         self.block(op.body, depth)
 
-    def range(self, v: Value, axis: str, extent: Extent, step: int, depth: int) -> int:
+    def range(self, value: Value, axis: str, extent: Extent, step: int, depth: int) -> int:
         """Open a loop over the parts of an axis, unless there is exactly one; the depth of its body."""
         pad = "    " * depth
         if isinstance(extent, int) and trips(extent, step) == 1:
-            self.ranges[v] = (0, extent)
+            self.ranges[value] = (0, extent)
             return depth
         start, end = self.unique(axis), self.extent(axis, extent)
         self.lines.append(f"{pad}for {start} in range(0, {end}, {step}):")
         length: Size = step
-        if isinstance(v.range.extent, UpTo):
+        if isinstance(value.range.extent, UpTo):
             length = self.unique(f"n_{axis}")
             self.lines.append(f"{pad}    {length} = min({step}, {end} - {start})")
-        self.ranges[v] = (start, length)
+        self.ranges[value] = (start, length)
         return depth + 1
 
     def loop(self, op: For, depth: int) -> None:
@@ -218,7 +218,7 @@ class Writer:
                     self.loop(op, depth)
                 case Load():
                     self.operands[op.result] = self.part(op.source, op.ranges, depth)
-                    lengths = {v.range.axis: self.ranges[v][1] for v in op.ranges}
+                    lengths = {value.range.axis: self.ranges[value][1] for value in op.ranges}
                     self.lengths[op.result] = {**self.lengths[op.source], **lengths}
                 case Store():
                     place = self.part(op.target, op.ranges, depth)
@@ -253,8 +253,8 @@ class Writer:
     def part(self, source: Value, ranges: Sequence[Value], depth: int) -> Operand:
         """The place of the part that ranges select."""
         whole = self.operands[source]
-        moves = [(v.range.axis, self.ranges[v][0]) for v in ranges if self.ranges[v][0] != 0]
-        padded = whole.padded and not any(v.range.axis == whole.order[-1] for v in ranges)
+        moves = [(value.range.axis, self.ranges[value][0]) for value in ranges if self.ranges[value][0] != 0]
+        padded = whole.padded and not any(value.range.axis == whole.order[-1] for value in ranges)
         if not moves:
             return dataclasses.replace(whole, padded=padded)
         base = self.unique(f"{whole.address}_at_{''.join(axis for axis, _ in moves)}")
@@ -264,28 +264,28 @@ class Writer:
 
     def tiles(self, op: Op, known: Lengths | None = None, /, **roles: Value) -> tuple[dict[str, Operand], Lengths]:
         """Where an op's tiles lie, and the lengths of all their axes."""
-        for v in op.operands:
-            if v not in self.operands and not isinstance(v.type, RangeType):
-                raise unsupported(op, f"the CPU backend cannot read {v!r} here", "run the pass form-chains first")
+        for value in op.operands:
+            if value not in self.operands and not isinstance(value.type, RangeType):
+                raise unsupported(op, f"the CPU backend cannot read {value!r} here", "run the pass form-chains first")
         lengths: dict[str, Size] = dict(known or {})
-        for v in roles.values():
-            lengths |= self.lengths[v]
-        for v in op.results:
-            self.lengths[v] = {n: lengths[n] for n in v.names}
-        outs = {f"out{k}": self.operands[v] for k, v in enumerate(op.results)}
-        return {role: self.operands[v] for role, v in roles.items()} | outs, lengths
+        for value in roles.values():
+            lengths |= self.lengths[value]
+        for value in op.results:
+            self.lengths[value] = {n: lengths[n] for n in value.names}
+        outs = {f"out{index}": self.operands[value] for index, value in enumerate(op.results)}
+        return {role: self.operands[value] for role, value in roles.items()} | outs, lengths
 
     def chain(self, op: Map, depth: int) -> None:
         inputs: list[str | tuple[str, Size]] = []
         roles: dict[str, Value] = {}
         ranges: dict[str, Size] = {n: self.extent(n, e) for n, e in op.axes}
-        for k, v in enumerate(op.inputs):
-            if isinstance(v.type, RangeType):
-                start, ranges[v.type.axis] = self.ranges[v]
-                inputs.append((v.type.axis, start))
+        for index, value in enumerate(op.inputs):
+            if isinstance(value.type, RangeType):
+                start, ranges[value.type.axis] = self.ranges[value]
+                inputs.append((value.type.axis, start))
             else:
-                roles[f"in{k}"] = v
-                inputs.append(f"in{k}")
+                roles[f"in{index}"] = value
+                inputs.append(f"in{index}")
         inputs += [(name, 0) for name, _ in op.axes]
         operands, lengths = self.tiles(op, ranges, **roles)
         space = op.results[0].names
@@ -297,12 +297,12 @@ class Writer:
         """The scalar ops of a chain as comments; refuses those that cannot be built."""
         names = Names()
         taken = zip(op.inputs, names.define(op.body.args), strict=False)
-        shown = ", ".join(f"{name} = {self.shown(v)}" for v, name in taken)
+        shown = ", ".join(f"{name} = {self.shown(value)}" for value, name in taken)
         pad = "    " * depth
         self.lines.append(f"{pad}# for each {', '.join(op.results[0].names) or 'call'}: {shown}")
         for inner in op.body.ops:
-            for v in (*inner.operands, *inner.results):
-                check_element(inner.name, v)
+            for value in (*inner.operands, *inner.results):
+                check_element(inner.name, value)
             if not isinstance(inner, Constant | Compare | Cast) and type(inner) not in scalars.BUILD:
                 raise unsupported(inner, f"the CPU backend cannot compute {inner.name}", "use the numpy target")
             if isinstance(inner, Constant):
@@ -310,11 +310,13 @@ class Writer:
                 continue
             (name,) = names.define(inner.results)
             self.lines.append(f"{pad}#   {name} = {inner.line(names)}")
-        results = ", ".join(f"{self.operands[r].address} = {names(v)}" for r, v in zip(op.results, op.body.yields, strict=True))
+        results = ", ".join(
+            f"{self.operands[r].address} = {names(value)}" for r, value in zip(op.results, op.body.yields, strict=True)
+        )
         self.lines.append(f"{pad}#   {results}")
 
-    def shown(self, v: Value) -> str:
-        return self.operands[v].address if v in self.operands else f"index {v.range.axis}"
+    def shown(self, value: Value) -> str:
+        return self.operands[value].address if value in self.operands else f"index {value.range.axis}"
 
     def call(self, name: str, kernel: Kernel, depth: int, comment: str = "") -> None:
         name = self.unique(name)
@@ -323,17 +325,17 @@ class Writer:
         self.lines.append(f"{call}  # {comment}" if comment else call)
 
 
-def axes_word(v: Value) -> str:
+def axes_word(value: Value) -> str:
     """The axes of a tile in memory order, those of one element left out."""
-    return "".join(n for n, extent in v.tensor.axes if bound(extent) > 1) or "one"
+    return "".join(n for n, extent in value.tensor.axes if bound(extent) > 1) or "one"
 
 
-def check_element(what: str, v: Value) -> None:
-    if v.element.value not in REGISTER:
+def check_element(what: str, value: Value) -> None:
+    if value.element.value not in REGISTER:
         raise Unsupported(
             "cpu",
-            f"{what} has element type {v.element}",
-            loc=v.op.loc if v.op else UNKNOWN,
+            f"{what} has element type {value.element}",
+            loc=value.op.loc if value.op else UNKNOWN,
             help="use f32 or f64, or the numpy target",
         )
 

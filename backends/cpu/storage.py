@@ -58,25 +58,25 @@ class Storage:
 
     # ---- intervals
 
-    def define(self, v: Value, stack: list[Loop]) -> None:
-        self.first[v] = self.last[v] = self.clock
-        self.depth[v] = len(stack)
-        self.place[v] = Place([v])
+    def define(self, value: Value, stack: list[Loop]) -> None:
+        self.first[value] = self.last[value] = self.clock
+        self.depth[value] = len(stack)
+        self.place[value] = Place([value])
 
-    def use(self, v: Value, stack: list[Loop]) -> None:
-        v = self.views.get(v, v)
-        if v in self.first:
-            self.last[v] = max(self.last[v], self.clock)
+    def use(self, value: Value, stack: list[Loop]) -> None:
+        value = self.views.get(value, value)
+        if value in self.first:
+            self.last[value] = max(self.last[value], self.clock)
             # What is read in a loop but made outside of it is needed until the last trip is over.
-            if self.depth[v] < len(stack):
-                stack[self.depth[v]].captured.append(v)
+            if self.depth[value] < len(stack):
+                stack[self.depth[value]].captured.append(value)
 
     def count(self, block: Block, stack: list[Loop]) -> None:
         for op in block.ops:
             self.clock += 1
             self.at[self.clock] = op
-            for v in op.operands:
-                self.use(v, stack)
+            for value in op.operands:
+                self.use(value, stack)
             match op:
                 case For():
                     self.count_loop(op, stack)
@@ -85,8 +85,8 @@ class Storage:
                 case Store():
                     self.memory.add(op.result)
                 case Map() | Pack() | Contract() | Reduce():
-                    for v in op.results:
-                        self.define(v, stack)
+                    for value in op.results:
+                        self.define(value, stack)
                 case _:
                     pass
 
@@ -101,10 +101,10 @@ class Storage:
         self.count(op.body, [*stack, loop])
         self.clock += 1
         self.at[self.clock] = op
-        for v in op.body.yields:
-            self.use(v, [*stack, loop])
-        for v in loop.captured:
-            self.last[v] = self.clock
+        for value in op.body.yields:
+            self.use(value, [*stack, loop])
+        for value in loop.captured:
+            self.last[value] = self.clock
         for arg, result in zip(carried, op.results, strict=True):
             if arg in self.memory:
                 self.memory.add(result)
@@ -126,17 +126,17 @@ class Storage:
         for op, start, end in self.loops:
             each = [x for x in zip(op.inits, op.body.args[1:], op.body.yields, strict=True) if x[1] not in self.memory]
             for init, arg, new in each:
-                for v in (new, init):
-                    if v in self.place and self.compatible(v, arg):
-                        self.join(arg, v)
+                for value in (new, init):
+                    if value in self.place and self.compatible(value, arg):
+                        self.join(arg, value)
             self.starts[op] = self.copies([(init, arg) for init, arg, _ in each], start)
             self.ends[op] = self.copies([(new, arg) for _, arg, new in each], end)
 
-    def compatible(self, v: Value, arg: Value) -> bool:
-        if self.place[v] is self.place[arg]:
+    def compatible(self, value: Value, arg: Value) -> bool:
+        if self.place[value] is self.place[arg]:
             return False
-        same = all(a.tensor.axes == v.tensor.axes and a.element == v.element for a in self.place[arg].values)
-        return same and not any(self.overlap(a, b) for a in self.place[arg].values for b in self.place[v].values)
+        same = all(a.tensor.axes == value.tensor.axes and a.element == value.element for a in self.place[arg].values)
+        return same and not any(self.overlap(a, b) for a in self.place[arg].values for b in self.place[value].values)
 
     def overlap(self, a: Value, b: Value) -> bool:
         """Whether both hold something at one time."""
@@ -151,7 +151,7 @@ class Storage:
         # part of a, elsewhere); a loop's carried values change hands by copies that act as one.
         op = self.at[handover]
         if isinstance(op, Map):
-            return a not in op.inputs or any(self.views.get(v) is a for v in op.inputs)
+            return a not in op.inputs or any(self.views.get(value) is a for value in op.inputs)
         return not isinstance(op, For)
 
     def copies(self, pairs: list[tuple[Value, Value]], clock: int) -> list[tuple[Value, Value]]:
@@ -159,14 +159,14 @@ class Storage:
         moves = [(a, b) for a, b in pairs if a not in self.place or self.place[a] is not self.place[b]]
         targets = [self.place[b] for _, b in moves]
         aside: list[tuple[Value, Value]] = []
-        for k, (a, b) in enumerate(moves):
+        for index, (a, b) in enumerate(moves):
             root = self.views.get(a, a)
             if root in self.place and any(self.place[root] is p for p in targets):
                 kept = argument(b.type)
                 self.first[kept] = self.last[kept] = clock
                 self.place[kept] = Place([kept])
                 aside.append((a, kept))
-                moves[k] = (kept, b)
+                moves[index] = (kept, b)
         return aside + moves
 
     # ---- addresses
@@ -175,15 +175,15 @@ class Storage:
         """Bytes between neighbours along each axis: dense in the order of the axes, the last one padded to whole vectors."""
         found: dict[str, int] = {}
         step = type.element.bytes
-        for k, (name, extent) in enumerate(reversed(type.axes)):
+        for index, (name, extent) in enumerate(reversed(type.axes)):
             found[name] = step
-            step *= bound(extent) if k else -(-max(bound(extent), 1) // self.target.lanes) * self.target.lanes
+            step *= bound(extent) if index else -(-max(bound(extent), 1) // self.target.lanes) * self.target.lanes
         return {name: found[name] for name in type.names}
 
-    def size(self, v: Value) -> int:
-        last = bound(v.tensor.axes[-1][1]) if v.tensor.axes else 1
+    def size(self, value: Value) -> int:
+        last = bound(value.tensor.axes[-1][1]) if value.tensor.axes else 1
         padded = -(-max(last, 1) // self.target.lanes) * self.target.lanes
-        bytes = prod(bound(e) for _, e in v.tensor.axes[:-1]) * padded * v.element.bytes
+        bytes = prod(bound(e) for _, e in value.tensor.axes[:-1]) * padded * value.element.bytes
         return -(-bytes // ALIGNMENT) * ALIGNMENT
 
     def places(self) -> list[Place]:
@@ -193,7 +193,7 @@ class Storage:
         """Give each place the lowest offset that is free while it is needed, large ones first; the bytes in all."""
         done: list[tuple[int, int, int, int]] = []
         for p in sorted(self.places(), key=lambda p: -self.size(p.values[0])):
-            start, end = min(self.first[v] for v in p.values), max(self.last[v] for v in p.values)
+            start, end = min(self.first[value] for value in p.values), max(self.last[value] for value in p.values)
             size = self.size(p.values[0])
             busy = sorted((low, high) for first, last, low, high in done if first <= end and start <= last)
             for low, high in busy:

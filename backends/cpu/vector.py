@@ -213,7 +213,7 @@ class Code:
         kind = args[0].type
         scalar = kind.element if isinstance(kind, ll.VectorType) else kind
         suffix = {"double": "f64", "float": "f32"}.get(str(scalar), str(scalar))
-        full = f"llvm.{name}.{f'v{kind.count}' if isinstance(kind, ll.VectorType) else ''}{suffix}"
+        full = f"llvm.{name}.{f'value{kind.count}' if isinstance(kind, ll.VectorType) else ''}{suffix}"
         function = self.module.globals.get(full)
         if function is None:
             function = ll.Function(self.module, ll.FunctionType(result or kind, [a.type for a in args]), full)

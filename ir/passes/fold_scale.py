@@ -51,9 +51,21 @@ class Folding:
                 return folded(cls(value=self.scale(x, c)))  # pyright: ignore[reportCallIssue]  # a unary op
             return mul(folded(cls(value=x)), c)  # pyright: ignore[reportCallIssue]  # a unary op
         factor = constant_factor(op)
-        if factor is not None and constant_factor(factor[1].op) is not None:
-            return self.scale(factor[1], factor[0])
-        return None
+        if factor is not None:
+            return self.scale(factor[1], factor[0]) if constant_factor(factor[1].op) else None
+        return self.pull(op)
+
+    def pull(self, op: Op) -> Value | None:
+        """(c·x)·(d·y) = cd·(x·y): factors meet outside of a product; one that sits at an operand with fewer axes stays."""
+        if not isinstance(op, Elementwise):
+            return None
+        names, c = op.fields.operands, 1.0
+        changes: dict[str, Value] = {}
+        for k in op.facts.multilinear:
+            inner = constant_factor(op.operands[k].op)
+            if inner is not None and len(inner[1].names) == len(op.results[0].names):
+                c, changes[names[k]] = c * inner[0], inner[1]
+        return self.scale(dataclasses.replace(op, **changes).result, c) if changes else None
 
     def scale(self, x: Value, c: float) -> Value:
         """c·x, with c as deep as it goes: to the other constants, or to an operand with fewer axes."""
@@ -84,7 +96,7 @@ class Folding:
         if facts.multilinear and isinstance(op, Elementwise):
             narrow = min(facts.multilinear, key=lambda k: len(op.operands[k].names))
             if len(op.operands[narrow].names) < len(x.names):
-                return self.with_operands(op, {narrow: mul(op.operands[narrow], c)})
+                return self.with_operands(op, {narrow: times(op.operands[narrow], c)})
         return kept_finite(x, c) if is_input(x) else mul(x, c)
 
     def guard_or_scaled(self, x: Value, c: float) -> Value:
@@ -109,6 +121,12 @@ def constant_factor(op: Op | None) -> tuple[float, Value] | None:
     if len(op.facts.multilinear) == 2:
         return known, a
     return (1 / known, a) if known else None
+
+
+def times(x: Value, c: float) -> Value:
+    """c·x, joined with a factor that x has already."""
+    factor = constant_factor(x.op)
+    return mul(x, c) if factor is None else mul(factor[1], c * factor[0])
 
 
 def is_input(x: Value) -> bool:

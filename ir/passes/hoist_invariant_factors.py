@@ -23,7 +23,7 @@ Term = tuple[Value | None, Value | None]
 
 @register_pass("hoist-invariant-factors")
 def hoist_invariant_factors(func: Func) -> Func:
-    """Use distributivity: a factor without the summed axis leaves the sum, an addend or factor > 0 leaves the maximum.
+    """Use distributivity: a factor without the summed axis leaves the sum, an addend leaves the maximum.
 
     before: %a = %e / %l;  %o = nd.contract %a, %v over [j]
     after:  %n = nd.contract %e, %v over [j];  %o = (1 / %l) * %n
@@ -116,9 +116,9 @@ class Hoisting:
         if isinstance(inner.op, op.facts.inverse()):
             return self.linear(inner.op.operands[0], over)
         parts = self.linear(inner, over)
-        if len(parts) != 1 or parts[0][0] is None or parts[0][1] is None:
-            return [(None, op.result)]
         coefficient, rest = parts[0]
+        if len(parts) != 1 or coefficient is None or rest is None:
+            return [(None, op.result)]
         if not (self.interval(coefficient).nonnegative and self.interval(rest).nonnegative):
             return [(None, op.result)]
 
@@ -176,26 +176,19 @@ class Hoisting:
     # ---- maxima
 
     def leave_maximum(self, op: Reduce) -> Value | None:
-        """max(x + c) = max x + c;  max(c·x) = c·max x for c > 0."""
+        """max(x + c) = max x + c. (A factor stays: the maximum over nothing is -inf, and 0 · -inf is not a number.)"""
         inner, over = op.value.op, set(op.over)
-        if not isinstance(inner, Elementwise) or len(inner.operands) != 2:
+        if not isinstance(inner, Elementwise) or len(inner.facts.combination) != 2:
             return None
         outside = [not over & set(v.names) for v in inner.operands]
         if sum(outside) != 1:
             return None
-        kept, left = outside.index(False), outside.index(True)
-        facts = inner.facts
-        adds = bool(facts.combination) and facts.combination[kept] == 1
-        # 0 is no such factor: the maximum over nothing is -inf, and 0 · -inf is not a number.
-        factor = self.interval(inner.operands[left])
-        scales = kept in facts.multilinear and 0 < factor.lo and factor.hi < math.inf
-        if not (adds or scales):
+        kept = outside.index(False)
+        x = inner.operands[kept]
+        if inner.facts.combination[kept] != 1 or set(x.names) != set(inner.result.names):
             return None
-        if set(inner.operands[kept].names) | set(inner.operands[left].names) != set(inner.operands[kept].names):
-            return None
-        top = dataclasses.replace(op, value=inner.operands[kept]).result
-        table = {inner.operands[kept]: top}
-        return folded(inner.rebuild(lambda v: table.get(v, v), lambda b: b))
+        top = dataclasses.replace(op, value=x).result
+        return folded(inner.rebuild(lambda v: top if v is x else v, lambda b: b))
 
 
 def one(like: Value) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,7 @@ class Cascade:
         printer.text(f"{self.steps} on {self.arrays[0].shape} in tiles of {self.tiles}:\n{self.func}")
 
 
-def make(steps: list[tuple[str, int, int]], ni: int, nj: int, tiles: tuple[int, int], seed: int) -> Cascade:
+def make(steps: Sequence[tuple[str, int, int]], ni: int, nj: int, tiles: tuple[int, int], seed: int) -> Cascade:
     x, y = (argument(TensorType((("i", ni), ("j", nj)), F32), n) for n in ("x", "y"))
     u = argument(TensorType((("i", ni),), F32), "u")
     wide: list[Value] = [x, y]  # values with j that do not depend on a reduction

@@ -162,7 +162,7 @@ def two_moments(q: Any, k: Any, v: Any) -> Any:
 @case("q k v", (O, "h i"), oracle=lambda x: (soft(dots(x)) @ x["v"], -(soft(dots(x)) * np.log(soft(dots(x)))).sum(-1)))
 def entropy(q: Any, k: Any, v: Any) -> Any:
     p = ag.softmax(scores(q, k), over="j")
-    return ag.contract(p, v, over="j"), -ag.reduce_sum(p * np.log(p), over="j")
+    return ag.contract(p, v, over="j"), -ag.reduce_sum(p * ag.log(p), over="j")
 
 
 @case("q k v", oracle=lambda x: np.maximum(dots(x), 0) ** 2 @ x["v"])
@@ -274,7 +274,7 @@ def talking_heads(q: Any, k: Any, v: Any, mix: Any) -> Any:
 
 @case("q k v", loops=2, oracle=lambda x: np.log(soft(dots(x))) @ x["v"])
 def log_weighted(q: Any, k: Any, v: Any) -> Any:
-    return ag.contract(np.log(ag.softmax(scores(q, k), over="j")), v, over="j")
+    return ag.contract(ag.log(ag.softmax(scores(q, k), over="j")), v, over="j")
 
 
 @case("w", "h i j", oracle=lambda x: soft(x["w"]))

@@ -56,7 +56,7 @@ def test_dot_product_is_magnitude_times_cosine() -> None:
     lengths = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)
     np.testing.assert_allclose(dot, lengths * cosine, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(np.cos(np.arccos(np.clip(cosine, -1, 1))), (a @ b.T) / lengths, atol=1e-5)
-    right_angle, opposite = program(np.float32([[2, 0]]), np.float32([[0, 3], [-3, 0]]))
+    right_angle, opposite = program(np.array([[2, 0]], np.float32), np.array([[0, 3], [-3, 0]], np.float32))
     np.testing.assert_allclose((right_angle, opposite), [[[0, -6]], [[0, -1]]], atol=1e-6)
 
 

@@ -1,9 +1,5 @@
 """What a kernel accepts as an array, and what it says of the rest."""
 
-# Lambdas on traced values and arrays are what is tested here; their parameters have no annotations.
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,9 +1,5 @@
 """Programs: their layouts, what they return, where their ops come from."""
 
-# Lambdas on traced values and arrays are what is tested here; their parameters have no annotations.
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import math

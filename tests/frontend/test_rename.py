@@ -1,9 +1,5 @@
 """`rename`: the same computation under other axis names, traced back to the arrays it reads."""
 
-# Lambdas on traced values and arrays are what is tested here; their parameters have no annotations.
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,9 +1,5 @@
 """`scaled_dot_product_attention`: results by its table of semantics, and an error for everything else."""
 
-# Lambdas on traced values and arrays are what is tested here; their parameters have no annotations.
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false
-
 from __future__ import annotations
 
 import inspect

@@ -56,7 +56,8 @@ def test_both_paths_lead_to_one_module() -> None:
 
 def lines_of_code(path: Path) -> int:
     """Lines that hold code: blank ones, comments and docstrings are free."""
-    layout = {tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT, tokenize.ENCODING, tokenize.ENDMARKER}
+    layout = {tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT}
+    layout |= {tokenize.ENCODING, tokenize.ENDMARKER}
     held: set[int] = set()
     starts_line = True
     with path.open("rb") as file:

@@ -157,7 +157,10 @@ def test_a_broken_promise_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_exception_in_a_pass_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pipelines.PASSES, "crash", pipelines.Pass("crash", lambda func: 1 // 0))
+    def crash(func: Func) -> Func:
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(pipelines.PASSES, "crash", pipelines.Pass("crash", crash))
     with pytest.raises(IRError, match=r"error\[pass crash\]: failed: ZeroDivisionError"):
         run_pipeline(standard(), "crash")
 
