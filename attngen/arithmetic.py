@@ -15,7 +15,7 @@ from attngen.ir import attn, build
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Value
 from attngen.ir.types import BF16, F16, F32, I1, I64, ElementType
-from attngen.names import suggest
+from attngen.names import kind_of, suggest
 from attngen.tracing import current, user_error
 
 Number = bool | int | float
@@ -47,15 +47,25 @@ def lift(x: Operand, element: ElementType) -> Value:
     """The operand as a value of this element type."""
     if isinstance(x, Value):
         return build.cast(x, element)
+    check_fits(x, element)
+    return build.constant(x, element)
+
+
+def check_fits(x: Number, element: ElementType) -> None:
     if element.is_float:
-        with np.errstate(over="ignore"):
-            overflows = math.isfinite(x) and math.isinf(float(element.accumulator.numpy.type(x)))
+        try:
+            with np.errstate(over="ignore"):
+                overflows = math.isfinite(x) and math.isinf(float(element.accumulator.numpy.type(x)))
+        except OverflowError:  # a whole number that is no float of any size
+            overflows = True
     else:
         bits = 1 if element is I1 else 8 * element.bytes - 1
         overflows = not (0 if element is I1 else -(2**bits)) <= x < 2**bits
     if overflows:
-        raise user_error(f"the number {x} does not fit {element}", help="convert the values to a wider type, or use math.inf")
-    return build.constant(x, element)
+        shown = x if abs(x) < 10**40 else "given" if isinstance(x, int) else f"{x:g}"
+        raise user_error(
+            f"the number {shown} does not fit {element}", help="convert the values to a wider type, or use math.inf"
+        )
 
 
 def lifted(*operands: Operand) -> list[Value]:
@@ -136,12 +146,12 @@ def power(x: Operand, exponent: Operand) -> Value:
     if not isinstance(exponent, Value):
         if exponent in (0.5, -0.5):
             return unary(ew.Sqrt if exponent > 0 else ew.Rsqrt, x)
-        if exponent == int(exponent) and abs(exponent) <= LARGEST_POWER:
+        if math.isfinite(exponent) and exponent == int(exponent) and abs(exponent) <= LARGEST_POWER:
             n = int(exponent)
             if n < 0:
                 return divide(1.0, whole_power(as_float(x), -n))
             return whole_power(lift(x, common(x)), n)
-    elif not isinstance(x, Value) and x > 0:
+    elif not isinstance(x, Value) and 0 < x < math.inf:
         return unary(ew.Exp2, exponent if x == 2 else binary(ew.Mul, as_float(exponent), math.log2(x)))
     raise user_error(
         f"** takes whole exponents up to {LARGEST_POWER}, 0.5 and -0.5, or a positive number as its base",
@@ -157,6 +167,12 @@ def whole_power(x: Value, n: int) -> Value:
     half = whole_power(x, n // 2)
     square = build.mul(half, half)
     return build.mul(square, x) if n % 2 else square
+
+
+def round_to(x: Operand, digits: Operand = 0) -> Value:
+    if isinstance(digits, Value) or digits != 0:
+        raise user_error("a traced value is rounded to whole numbers", help="for two digits write attngen.round(x * 100) / 100")
+    return unary(ew.Round, x)
 
 
 def clip(x: Operand, low: Operand, high: Operand) -> Value:
@@ -181,7 +197,11 @@ def weigh(weights: Value, value: Value, over: tuple[str, ...]) -> Value:
 
 
 def scale(x: Operand, by: float) -> Value:
-    return attn.Scale(value=as_float(x), by=float(by)).result
+    value = as_float(x)
+    if not isinstance(by, int | float):
+        raise user_error(f"scale: by= must be a number, got a {kind_of(by)}")
+    check_fits(by, value.element)
+    return attn.Scale(value=value, by=float(by)).result
 
 
 def softmax(x: Value, over: tuple[str, ...]) -> Value:
@@ -204,6 +224,8 @@ def floats(a: Value, b: Value) -> tuple[Value, Value]:
 
 def index(axis: str) -> Value:
     known = current().extents
+    if not isinstance(axis, str):
+        raise user_error(f"index: expected the name of an axis, got {axis!r}", help='write attngen.index("j")')
     if axis not in known:
         raise user_error(f"index: no parameter of this program has an axis {axis!r}", help=suggest(axis, known, "its axes are"))
     return build.index(axis, known[axis])
@@ -211,7 +233,9 @@ def index(axis: str) -> Value:
 
 def axes_in_order(over: str | Sequence[str], operands: Sequence[Value], what: str) -> tuple[str, ...]:
     """`"j e"` or `("j", "e")` as axis names; each must be an axis of every operand."""
-    names = tuple(over.split()) if isinstance(over, str) else tuple(over)
+    names = tuple(over.split()) if isinstance(over, str) else tuple(over) if isinstance(over, Sequence) else (over,)
+    if not all(isinstance(name, str) for name in names):
+        raise user_error(f"{what}: over= takes names of axes, got {over!r}", help='write over="j" or over=("j", "e")')
     if not names:
         raise user_error(f"{what}: over= names no axis", help='give axis names, such as over="j" or over=("j", "e")')
     for name in names:

@@ -79,7 +79,7 @@ class ArrayType:
 def check_array(name: str, x: object) -> TypeGuard[Array]:
     """A NumPy array that is no masked array; anything else is an error."""
     if isinstance(x, np.ma.MaskedArray):
-        raise Error(f"{name}: a masked array's mask would be ignored; pass {name}.filled(…) or x.data")
+        raise Error(f"{name}: a masked array's mask would be ignored; pass {name}.filled(…) or {name}.data")
     if not isinstance(x, np.ndarray):
         raise Error(f"{name}: expected a NumPy array, got {kind_of(x)}; use np.asarray({name})")
     return True

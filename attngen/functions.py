@@ -12,7 +12,7 @@ from attngen import arithmetic
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Value
 from attngen.renaming import rename_axes
-from attngen.tensor import Like, Tensor, apply, unwrap_traced
+from attngen.tensor import Like, Tensor, apply, plain, unwrap_traced
 from attngen.tracing import user_error
 
 Over = str | Sequence[str]
@@ -33,7 +33,7 @@ def scale(x: Tensor, by: float) -> Tensor:
     """The scores times a number, as the step `attn.scale`. A traced factor multiplies with `*`."""
     if isinstance(by, Tensor):
         raise user_error("scale: by= must be a number, got a traced value", help="multiply with *")
-    return apply(partial(arithmetic.scale, by=by), x)
+    return apply(partial(arithmetic.scale, by=plain(by)), x)
 
 
 def softmax(x: Tensor, over: Over) -> Tensor:

@@ -13,7 +13,7 @@ from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import Pipeline, VerifyEach, parse_pipeline, run_pipeline
 from attngen.ir.rewrite import postorder
 from attngen.kernel import Built, Kernel, Traced
-from attngen.names import suggest
+from attngen.names import kind_of, suggest
 
 
 def build_kernel(
@@ -28,9 +28,12 @@ def build_kernel(
 
     Where an extent is 0 nothing needs a loop: empty outputs are not computed, and what else there is the interpreter computes.
     """
-    if verify_each not in (True, False, "run"):
+    if not (isinstance(verify_each, bool) or isinstance(verify_each, str) and verify_each == "run"):
         raise Error(f'verify_each: expected True, False or "run", got {verify_each!r}')
+    if not (pipeline is None or isinstance(pipeline, str | Pipeline)):
+        raise Error(f"pipeline: expected passes as text, such as 'canonicalize,tile', got {kind_of(pipeline)}")
     backend, variant = find_target(target)
+    check_sizes(traced)
     steps = (
         parse_pipeline(PIPELINE) if pipeline is None else parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     )
@@ -60,6 +63,14 @@ def with_outputs(traced: Traced, live: tuple[int, ...]) -> tuple[Func, tuple[str
     body = Block(tuple(func.args[k] for k in kept), ops, outputs)
     pruned = Func(func.name, tuple(func.params[k] for k in kept), body, tuple(func.out_layouts[k] for k in live))
     return pruned, tuple(traced.sources[k] for k in kept)
+
+
+def check_sizes(traced: Traced) -> None:
+    """No array that is read or written may be larger than an address can reach."""
+    outputs = zip(traced.out_names, (v.tensor for v in traced.func.outputs), strict=True)
+    for name, type in (*((name, type) for name, (_, type) in traced.inputs.items()), *outputs):
+        if type.size * type.element.bytes >= 2**63:
+            raise Error(f"{name}: no memory holds an array of {type}; give smaller extents")
 
 
 def find_target(target: object) -> tuple[Backend, str]:

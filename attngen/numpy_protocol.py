@@ -65,15 +65,11 @@ UFUNCS: Mapping[np.ufunc, Function] = {
 }
 
 
-def _round(x: Value) -> Value:
-    return arithmetic.unary(ew.Round, x)
-
-
 FUNCTIONS: Mapping[Callable[..., Any], Function] = {
     np.where: arithmetic.select,
     np.clip: arithmetic.clip,  # pyright: ignore[reportUnknownMemberType]
-    np.round: _round,
-    np.around: _round,
+    np.round: arithmetic.round_to,
+    np.around: arithmetic.round_to,
 }
 
 _REDUCE_SUM, _REDUCE_MAX = 'attngen.reduce_sum(x, over="j")', 'attngen.reduce_max(x, over="j")'

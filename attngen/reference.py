@@ -50,9 +50,11 @@ def error_bound(query: Any, key: Any, value: Any, scale: float | None, accumulat
 
     The rounding error of a score grows with the products that make it up, and an exponential turns it into a relative error
     of the weight. element_bits: the bits of the fraction of the output's type, for its last rounding.
+    NaN and infinity in the arrays leave nothing to round and count as 0.
     """
     scale = 1 / math.sqrt(np.shape(query)[-1]) if scale is None else scale
-    lengths = [float(np.max(np.linalg.norm(np.asarray(x, np.float64), axis=-1), initial=0.0)) for x in (query, key)]
-    largest = float(np.max(np.abs(np.asarray(value, np.float64)), initial=0.0))
+    query, key, value = (np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=0.0, neginf=0.0) for x in (query, key, value))
+    lengths = [float(np.max(np.linalg.norm(x, axis=-1), initial=0.0)) for x in (query, key)]
+    largest = float(np.max(np.abs(value), initial=0.0))
     unit = float(np.finfo(accumulator).eps)
     return largest * (unit * (16 + 2 * abs(scale) * lengths[0] * lengths[1]) + 2.0 ** -(element_bits + 1))

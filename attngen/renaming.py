@@ -21,7 +21,7 @@ def rename_axes(value: Value | float, names: Mapping[str, str]) -> Value:
     for old, new in names.items():
         if old not in value.names:
             raise user_error(f"rename: there is no axis {old} to rename", help=f"the value has {shown(value)}")
-        if not AXIS_NAME.match(new):
+        if not isinstance(new, str) or not AXIS_NAME.match(new):
             raise user_error(f"rename: {new!r} is no axis name", help="use letters, digits and _")
         if new in value.names and new not in names:
             raise user_error(

@@ -129,6 +129,11 @@ def read_scale(scale: Any) -> float | None:
     return number
 
 
+def check_scale(factor: float | None, accumulator: ElementType) -> None:
+    if factor is not None and abs(factor) > -accumulator.lowest:
+        raise Error(f"scale: {factor} is not finite in {accumulator}, in which scores are computed; use float64 arrays")
+
+
 def check_inputs(query: Array, key: Array, value: Array, layout: str) -> None:
     """Everything that must agree between the three arrays; errors name the argument, what it has, and what was expected."""
     if layout not in ("BHSD", "BSHD"):
@@ -188,8 +193,7 @@ def make_kernel(
     heads = None if query.ndim == 2 else -3 if layout == "BHSD" else -2
     grouped = heads is not None and query.shape[heads] != key.shape[heads]
     accumulator = read_dtype(query.dtype, "query").accumulator
-    if factor is not None and abs(factor) > -accumulator.lowest:
-        raise Error(f"scale: {factor} is not finite in {accumulator}, in which scores are computed; use float64 arrays")
+    check_scale(factor, accumulator)
     made = sdpa_program(query.ndim, grouped, factor, layout, return_lse, lse_base, accumulator)
     specs = {name: read_input(x, None, name) for name, x in arrays}
     return build_kernel(made, made.bind(input_types(made.layouts, specs)), target=target)

@@ -51,6 +51,8 @@ class Spec:
 def read_dtype(dtype: Any, what: str) -> ElementType:
     """The element type of a name ("float32", "f32") or NumPy dtype in native byte order."""
     text: Any = dtype
+    if dtype is None:
+        raise Error(f"{what}: expected an element type, got None; known: {', '.join(DTYPES)}")
     if not isinstance(dtype, str):
         try:
             found: Any = np.dtype(dtype)

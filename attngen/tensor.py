@@ -112,8 +112,8 @@ class Tensor:
     def __abs__(self) -> Tensor:
         return apply(partial(arithmetic.signed, ew.Abs), self)
 
-    def __round__(self) -> Tensor:
-        return apply(partial(arithmetic.unary, ew.Round), self)
+    def __round__(self, digits: int | None = None) -> Tensor:
+        return apply(arithmetic.round_to, self, digits or 0)
 
     def __floor__(self) -> Tensor:
         return apply(partial(arithmetic.unary, ew.Floor), self)

@@ -153,10 +153,14 @@ class Softmax(AttnOp, name="attn.softmax"):
 
 
 class Weigh(AttnOp, name="attn.weigh"):
-    """`%o = attn.weigh %a, %v over [j] : tensor<i=37, e=5, f32>`: O = A·V, each row a blend of the values."""
+    """`%o = attn.weigh %a, %v, %keep over [j] : tensor<i=37, e=5, f32>`: O = A·V, each row a blend of the values.
+
+    With `keep`, a value whose mask is false takes no part, even if it is NaN or infinite.
+    """
 
     weights: Value
     value: Value
+    keep: Value | None = None
     over: tuple[str, ...]
 
     def infer(self) -> tuple[Type, ...]:
@@ -165,12 +169,12 @@ class Weigh(AttnOp, name="attn.weigh"):
         return (self.decompose().type,)
 
     def decompose(self) -> Value:
-        return contract(self.weights, cast(self.value, self.weights.element), self.over)
+        return contract(self.weights, cast(self.value, self.weights.element), self.over, self.keep)
 
     def evaluate(self, args: Arrays, env: Env) -> Any:
         op = self.decompose().op
         assert op is not None
-        return op.evaluate((*args, None), env)
+        return op.evaluate(args, env)
 
     @property
     def flops(self) -> int:

@@ -218,7 +218,6 @@ class FloorDiv(Binary, name="nd.floordiv"):
 
     numpy = np.floor_divide
     accepts = "number"
-    facts = Facts(identity=(None, 1.0))
 
 
 class Mod(Binary, name="nd.mod"):
@@ -252,7 +251,8 @@ class Exp(Unary, name="nd.exp"):
     facts = Facts(monotone=(+1,), sum_to_product=True, inverse=lambda: Log, base_two=lambda: (Exp2, LOG2E))
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
-        return Interval(0)
+        with np.errstate(over="ignore"):
+            return Interval(float(np.exp(operands[0].lo)), float(np.exp(operands[0].hi)))
 
 
 class Exp2(Unary, name="nd.exp2"):
@@ -262,7 +262,8 @@ class Exp2(Unary, name="nd.exp2"):
     facts = Facts(monotone=(+1,), sum_to_product=True, inverse=lambda: Log2)
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
-        return Interval(0)
+        with np.errstate(over="ignore"):
+            return Interval(float(np.exp2(operands[0].lo)), float(np.exp2(operands[0].hi)))
 
 
 class Log(Unary, name="nd.log"):

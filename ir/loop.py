@@ -14,7 +14,7 @@ import numpy as np
 
 from attngen.ir.core import Arrays, Block, Env, Op, Value, walk
 from attngen.ir.diagnostics import Error
-from attngen.ir.types import Extent, RangeType, TensorType, Type, bound, tile_extent
+from attngen.ir.types import ElementType, Extent, RangeType, TensorType, Type, bound, scalar, tile_extent
 
 
 def trips(extent: Extent, step: int) -> int:
@@ -110,6 +110,58 @@ class Parallel(Op, name="loop.parallel"):
     def flops(self) -> int:
         each = (trips(extent, step) for extent, step in zip(self.extents, self.steps, strict=True))
         return math.prod(each) * sum(op.flops for op in self.body.ops)
+
+
+class If(Op, name="loop.if"):
+    """`%n = loop.if %possible, %j, %max { ^(%j_1: range<j=?<=8>, %m: tensor<i=16, f32>): … loop.yield %new } { … }`
+
+    One of two regions, each of which takes the operands after the condition. What only the chosen region needs is computed
+    only there, because it reads the region's own arguments.
+    """
+
+    level = "loop"
+
+    condition: Value
+    inputs: tuple[Value, ...]
+    then: Block
+    otherwise: Block
+
+    def infer(self) -> tuple[Type, ...]:
+        if self.condition.names or self.condition.element is not ElementType.I1:
+            raise self.error(f"the condition must be one i1, not {self.condition.type}", at=self.condition)
+        types = tuple(v.type for v in self.inputs)
+        yields = tuple(v.type for v in self.then.yields)
+        check_region(self, "first region", self.then, types, yields)
+        check_region(self, "second region", self.otherwise, types, yields)
+        return yields
+
+    def evaluate(self, args: Arrays, env: Env) -> Any:
+        chosen = self.then if args[0] else self.otherwise
+        return reorder(env.run(chosen, args[1:]), chosen.yields, self.results)
+
+    @property
+    def flops(self) -> int:
+        return max(sum(op.flops for op in block.ops) for block in (self.then, self.otherwise))
+
+
+class Bound(Op, name="loop.bound"):
+    """`%first = loop.bound %j end first : tensor<index>`: the first or last coordinate of a part."""
+
+    level = "loop"
+
+    range: Value
+    end: str
+
+    def infer(self) -> tuple[Type, ...]:
+        if self.end not in ("first", "last"):
+            raise self.error(f"a part has a first and a last coordinate, no {self.end}")
+        if not self.range.range.axis:
+            raise self.error("needs the range of a loop", at=self.range)
+        return (scalar(ElementType.INDEX),)
+
+    def evaluate(self, args: Arrays, env: Env) -> Any:
+        start, stop = args[0]
+        return np.asarray(start if self.end == "first" else stop - 1)
 
 
 class Load(Op, name="tile.load"):

@@ -185,14 +185,21 @@ class Contract(Op, name="nd.contract"):
         return 2 * self.result.tensor.size * elements(self.lhs.tensor, self.over)
 
 
-REDUCTIONS = {"sum": (np.add, 0.0), "max": (np.maximum, -math.inf)}
+REDUCTIONS = {"sum": (np.add, 0.0), "max": (np.maximum, -math.inf), "min": (np.minimum, math.inf)}
 """kind -> (what it repeats, its identity)"""
 
-ALGEBRA = {"sum": Facts(multilinear=(0,)), "max": Facts(positively_homogeneous=(0,), upper_bound=True)}
+ALGEBRA = {
+    "sum": Facts(multilinear=(0,)),
+    "max": Facts(positively_homogeneous=(0,), upper_bound=True),
+    "min": Facts(positively_homogeneous=(0,), lower_bound=True),
+}
 
 
 class Reduce(Op, name="nd.reduce"):
-    """`%m = nd.reduce %s kind max over [j] acc f32 : tensor<i=37, f32>`: the sum or maximum over named axes."""
+    """`%m = nd.reduce %s kind max over [j] acc f32 : tensor<i=37, f32>`: the sum, maximum or minimum over named axes.
+
+    Integers and booleans have a maximum and a minimum over at least one element.
+    """
 
     value: Value
     kind: str
@@ -202,9 +209,10 @@ class Reduce(Op, name="nd.reduce"):
     def infer(self) -> tuple[Type, ...]:
         if self.kind not in REDUCTIONS:
             raise self.error(f"cannot reduce by {self.kind}", help=f"one of {', '.join(REDUCTIONS)}")
-        if not self.value.element.is_float:
-            raise self.error(f"reduces floats, not {self.value.element}", at=self.value)
-        check_accumulator(self, self.value.element, self.acc)
+        if self.value.element.is_float:
+            check_accumulator(self, self.value.element, self.acc)
+        elif self.kind == "sum" or self.acc is not self.value.element:
+            raise self.error(f"cannot reduce {self.value.element} by {self.kind} in {self.acc}", at=self.value)
         for name in self.over:
             if name not in self.value.names:
                 raise self.error(f"reduces over {name}, which the operand lacks", at=self.value)
@@ -214,11 +222,17 @@ class Reduce(Op, name="nd.reduce"):
         repeat, identity = REDUCTIONS[self.kind]
         axes = tuple(self.value.names.index(name) for name in self.over)
         array = np.asarray(args[0], env.dtype(self.acc))
-        return array.copy() if not axes else repeat.reduce(array, axis=axes, initial=identity)
+        if not axes:
+            return array.copy()
+        if self.acc.is_float:
+            return repeat.reduce(array, axis=axes, initial=identity)
+        return repeat.reduce(array, axis=axes)
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
         if self.kind == "max":
             return Interval(-math.inf, operands[0].hi)
+        if self.kind == "min":
+            return Interval(operands[0].lo, math.inf)
         return Interval(0) if operands[0].nonnegative else ANYTHING
 
     @property

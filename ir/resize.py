@@ -48,7 +48,7 @@ def shrink(func: Func, steps: Mapping[str, int]) -> tuple[Func, dict[str, int]]:
     for v in func.args:
         for name, extent in v.tensor.axes:
             length, step = bound(extent), steps.get(name)
-            if step is None or length <= step:
+            if step is None or step < 1 or length <= step:
                 short = min(length, 5 if step is None else SMALL_STEP)
                 small_steps[name] = max(short, 1)
             else:

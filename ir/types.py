@@ -207,6 +207,9 @@ class AxisMismatch(Error):
         super().__init__(f"axis {axis} has extent {first} and {second}")
         self.axis, self.first, self.second = axis, first, second
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (AxisMismatch, (self.axis, self.first, self.second))
+
 
 @dataclass(frozen=True)
 class Layout:

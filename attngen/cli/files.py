@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import linecache
 import os
@@ -17,7 +18,12 @@ from typing import IO, Any
 
 import numpy as np
 
+import attngen
 from attngen.ir.diagnostics import Error
+
+OWN = str(Path(attngen.__file__).parent)
+MOST_FRAMES = 10
+"""How much of a traceback is shown; an endless recursion has a thousand frames."""
 
 
 def read_text(file: str) -> tuple[str, str]:
@@ -47,18 +53,35 @@ def load_module(file: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Error:
         raise
+    except SystemExit as e:
+        raise Error(f"{file} ended the process (SystemExit: {e}); put what runs under if __name__ == '__main__':") from e
     except Exception as e:
-        frames = traceback.extract_tb(e.__traceback__)[1:]
-        while frames and frames[0].filename.startswith("<frozen importlib"):
-            frames.pop(0)
-        raise Error(f"{file} failed:\n{''.join(traceback.format_list(frames))}{type(e).__name__}: {e}") from e
+        raise failed(file, e) from e
     return module
 
 
+def failed(what: str, e: Exception) -> Error:
+    """An exception of the user's own code, with the lines of theirs that led to it."""
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(("<frozen importlib", OWN))]
+    shown = traceback.format_list(frames[-MOST_FRAMES:])
+    return Error(f"{what} failed:\n{''.join(shown)}{type(e).__name__}: {e}")
+
+
 def write(file: str, content: Callable[[IO[bytes]], object]) -> None:
-    """Write a file whole or not at all: under another name beside it, then renamed."""
-    path = Path(file)
+    """Write a file whole or not at all: under another name beside it, then renamed.
+
+    A link stays, and what it leads to is replaced. A device or pipe has no name to rename to; it is written to.
+    """
+    path = Path(os.path.realpath(file))
+    if not file or path.is_dir():
+        raise Error(f"cannot write {file!r}: {'it is a directory' if file else 'the name is empty'}; give the name of a file")
     try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as out:
+                content(out)
+            return
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as out:
@@ -96,7 +119,10 @@ def read_arrays(file: str) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for name in loaded.files:
         try:
-            arrays[name] = loaded[name]
+            found = loaded[name]
+            if not isinstance(found, np.ndarray):
+                raise ValueError("it is no array (.npy)")
+            arrays[name] = found
         except Exception as e:  # zip, zlib and header errors have no common class
             raise Error(f"--inputs {file}: cannot read {name}: {e}") from None
     return arrays

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from attngen import reference
-from attngen.cli.files import load_module, read_arrays, read_text
+from attngen.cli.files import failed, load_module, read_arrays, read_text
 from attngen.compiler import read_program
 from attngen.ir.diagnostics import Error
 from attngen.ir.func import Func
@@ -22,8 +22,8 @@ from attngen.ir.verify import verify
 from attngen.kernel import Traced
 from attngen.names import suggest
 from attngen.programs import Program
-from attngen.sdpa import check_inputs, sdpa_program
-from attngen.specs import DTYPES, Spec, array_dtype, input_types
+from attngen.sdpa import check_inputs, check_scale, sdpa_program
+from attngen.specs import DTYPES, Spec, array_dtype, input_types, show_shape
 
 DEFAULT_SHAPE = (1, 8, 512, 512, 64)
 INTERPRETER_LIMIT = 1 << 28
@@ -103,8 +103,8 @@ def attention_on(arrays: Mapping[str, np.ndarray], scale: float | None, expected
     grouped = query.ndim > 2 and query.shape[-3] != key.shape[-3]
     program = sdpa_program(query.ndim, grouped, scale, "BHSD", False, "e", element.accumulator)
     out_shape = (*query.shape[:-1], value.shape[-1])
-    if expected is not None and expected.shape != out_shape:
-        raise Error(f"expected: the shape is {expected.shape}, but the output has {out_shape}")
+    check_expected(expected, out_shape)
+    check_scale(scale, element.accumulator)
 
     def judge(outputs: Sequence[np.ndarray]) -> list[Judgement]:
         length = query.shape[-2]
@@ -139,7 +139,16 @@ def program_job(what: str, shapes: Mapping[str, tuple[int, ...]], file: str | No
     arrays, expected = given_arrays(file, list(program.layouts))
     check_names(shapes, list(program.layouts))
     given: dict[str, Any] = {**{k: Spec(s, dtype) for k, s in shapes.items()}, **arrays}
-    return general_job(program, read_program(program, given, dtype), arrays, expected, seed)
+    missing = [f"--shape {k}=…" for k in program.layouts if k not in given]
+    if missing:
+        raise Error(f"{path}:{name}: {' '.join(missing)} missing; its inputs are {', '.join(program.layouts)}")
+    try:
+        traced = read_program(program, given, dtype)
+    except Error:
+        raise
+    except Exception as e:
+        raise failed(f"{path}:{name}", e) from e
+    return general_job(program, traced, arrays, expected, seed)
 
 
 def ir_job(path: str, shapes: Mapping[str, tuple[int, ...]], file: str | None, seed: int) -> Job:
@@ -190,9 +199,19 @@ def check_names(shapes: Mapping[str, object], names: Sequence[str]) -> None:
             raise Error(f"--shape {name}=…: there is no input {name!r}; {suggest(name, names, 'inputs:')}")
 
 
+def check_expected(expected: np.ndarray | None, shape: tuple[int, ...]) -> None:
+    if expected is None:
+        return
+    if expected.dtype.kind not in "fiub":
+        raise Error(f"expected: the dtype must be a number, got {expected.dtype}")
+    if expected.shape != shape:
+        raise Error(f"expected: the shape is {expected.shape}, but the output has {shape}")
+
+
 def general_job(
     program: Callable[..., Any], traced: Traced, arrays: Mapping[str, np.ndarray], expected: np.ndarray | None, seed: int
 ) -> Job:
+    check_expected(expected, fixed_shape(traced.func.out_layouts[0], traced.func.outputs[0].tensor))
     rng = np.random.default_rng(seed)
     inputs = dict(arrays) or {
         n: random_array(rng, fixed_shape(layout, type), type.element) for n, (layout, type) in traced.inputs.items()
@@ -221,6 +240,8 @@ def fixed_shape(layout: Layout, type: TensorType) -> tuple[int, ...]:
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], element: ElementType) -> np.ndarray:
+    if math.prod(shape) * element.bytes >= 2**63:
+        raise Error(f"--shape: no memory holds an array of shape {show_shape(shape)}; give smaller extents")
     if element.is_float:
         return rng.standard_normal(shape, np.float32).astype(array_dtype(element))
     return rng.integers(0, 2, shape).astype(element.numpy)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from os.path import abspath
+from os.path import realpath
 from typing import Any
 
 import click
@@ -79,7 +79,7 @@ def command(
     attngen run --stage python                                the generated source
     attngen run --tile i=32 --tile j=256 --print-ir-after-all
     """
-    if out is not None and inputs is not None and abspath(out) == abspath(inputs):
+    if out is not None and inputs is not None and realpath(out) == realpath(inputs):
         raise click.UsageError(f"--out {out} would overwrite --inputs")
     job = read_job(what, shapes, heads_kv, dtype, inputs, seed)
     pipeline = parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline)
@@ -141,6 +141,8 @@ def read_tiles(texts: tuple[str, ...]) -> dict[str, int]:
     for text in ",".join(texts).replace(" ", ",").split(","):
         if not (found := re.fullmatch(r"(\w+)=(\d+)", text)):
             raise click.UsageError(f"--tile {text!r}: expected AXIS=N, such as i=64")
+        if found[1] in tiles:
+            raise click.UsageError(f"--tile {found[1]}=… is given twice")
         tiles[found[1]] = int(found[2])
     return tiles
 

@@ -7,6 +7,7 @@ from attngen.ir.passes.decompose_attn import decompose_attn
 from attngen.ir.passes.fold_scale import fold_scale
 from attngen.ir.passes.fuse_cascaded_reductions import fuse_cascaded_reductions
 from attngen.ir.passes.hoist_invariant_factors import hoist_invariant_factors
+from attngen.ir.passes.specialize_mask import specialize_mask
 from attngen.ir.passes.tile import tile
 
 PIPELINE = (
@@ -21,5 +22,6 @@ __all__ = [
     "fold_scale",
     "fuse_cascaded_reductions",
     "hoist_invariant_factors",
+    "specialize_mask",
     "tile",
 ]

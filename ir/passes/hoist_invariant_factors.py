@@ -50,7 +50,7 @@ class Hoisting:
 
     def rule(self, op: Op) -> Value | None:
         match op:
-            case Contract(where=None):
+            case Contract():
                 found = self.distribute(op, op.lhs, op.rhs, op.over)
             case Reduce(kind="sum"):
                 found = self.distribute(op, op.value, None, op.over)
@@ -70,6 +70,11 @@ class Hoisting:
         if len(products) > 1:
             remark(f"{op.name} over {', '.join(over)} became {len(products)} sums, one accumulator each", op.loc)
         extents = {n: e for v in op.operands for n, e in v.tensor.axes}
+        if isinstance(op, Contract) and op.where is not None:
+            # A masked sum stays one: its terms must still be products along the summed axes.
+            whole = all(v is not None and set(over) <= set(v.names) for _, r, s in products for v in (r, s))
+            if not whole or len(products) > 1:
+                return None
         sums = [times(c, self.total(r, s, over, extents, op)) for c, r, s in products]
         result = chain(lambda x, y: add(x, y), [s for s in sums if s is not None])
         missing = tuple(axis for axis in op.result.tensor.axes if axis[0] not in result.names)
@@ -160,7 +165,7 @@ class Hoisting:
         over = tuple(n for n in over if n in names)
         summed: Value | None = None
         if len(present) == 2 and all(n in present[0].names and n in present[1].names for n in over) and over:
-            summed = contract(present[0], present[1], over)
+            summed = contract(present[0], present[1], over, op.where if isinstance(op, Contract) else None)
         elif present:
             product = chain(mul, present)
             summed = reduce("sum", product, over) if over else product

@@ -20,7 +20,7 @@ COMBINE = {"sum": add, "max": maximum}
 
 
 @register_pass("tile", resolve=choose_steps)
-def tile(func: Func, **steps: int) -> Func:
+def tile(func: Func, /, **steps: int) -> Func:
     """Cut axes into parts of the given lengths: `tile{i=64 j=128}`. Without options, lengths are chosen and explained.
 
     before: %m = nd.reduce %x kind max over [j] : tensor<i=100, f32>

@@ -16,7 +16,7 @@ GOLDEN = """\
 +#   tile_ji_2 = %4
 """
 """What `s + 0.1 * s * s` adds: %0 is Q·K, and the factors are 1/√32 and 0.1/32, each times log2(e)."""
-SHAPES = {"q": (1, 2, 150, 32), "k": (1, 2, 300, 32), "v": (1, 2, 300, 32)}
+SHAPES: dict[str, Any] = {"q": (1, 2, 150, 32), "k": (1, 2, 300, 32), "v": (1, 2, 300, 32)}
 
 
 def build(extra: bool) -> attngen.Kernel:

@@ -1,0 +1,182 @@
+"""specialize-mask: parts of a loop where a mask is all false are not visited; where it is all true, it is not applied."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable
+
+from attngen.ir import elementwise as ew
+from attngen.ir.build import binary, constant, folded
+from attngen.ir.core import Op, Value, argument, at, attribute_key, constant_value
+from attngen.ir.diagnostics import remark
+from attngen.ir.facts import ANYTHING, Interval
+from attngen.ir.func import Func
+from attngen.ir.loop import For, If
+from attngen.ir.nd import Contract, Reduce
+from attngen.ir.pipeline import register_pass
+from attngen.ir.rewrite import clone, free, place, postorder, rewrite, substitute, unplaced
+from attngen.ir.tile_bounds import TileBounds, Unbounded
+from attngen.ir.types import I1
+
+
+@register_pass("specialize-mask")
+def specialize_mask(func: Func) -> Func:
+    """Decide per trip of a loop, from the bounds of its masks over the tile, which of three bodies to run: none, the body
+    without masks, or the whole.
+
+    before: loop.for %j … { %keep = %index_j <= %index_i;  %x = nd.select %keep, %s, -inf;  … }
+    after:  loop.for %j … {
+              %possible = first of %j <= last of %i;  %certain = last of %j <= first of %i
+              loop.if %possible { loop.if %certain { … %s … } { … nd.select %keep, %s, -inf … } } { yield what is carried } }
+
+    A trip is left out only if it is proven that with the mask false the carried values do not change.
+    """
+
+    def rule(op: Op) -> tuple[Value, ...] | None:
+        return specialized(op) if isinstance(op, For) else None
+
+    func = rewrite(func, rule)
+    return func.with_body(place(func.args, func.outputs))
+
+
+def specialized(loop: For) -> tuple[Value, ...] | None:
+    range, *carried = loop.body.args
+    masks = [v for v in masks_of(loop.body.yields) if range in free((v,))[v]]
+    if not masks or any(isinstance(op, If) for op in loop.body.ops):
+        return None
+    tiles = TileBounds()
+    bounds: dict[Value, tuple[Value, Value]] = {}
+    with at(loop.loc):
+        for v in masks:
+            try:
+                bounds[v] = tiles.of(v)
+            except Unbounded as reason:
+                remark(f"a mask along {loop.axis} is applied everywhere: nothing is known of {reason} over a tile", loop.loc)
+        # A mask made of others that were bounded is dropped with them.
+        if not bounds:
+            return None
+        certain = all_of(ew.And, [b[0] for b in bounds.values()])
+        possible = all_of(ew.Or, [b[1] for b in bounds.values()])
+        inputs = (range, *carried)
+        whole = region(inputs, loop.body.yields)
+        full = region(inputs, without(loop.body.yields, bounds))
+        body = If(condition=certain, inputs=inputs, then=full, otherwise=whole).results
+        if unchanged(carried, loop.body.yields, bounds):
+            inner = region(inputs, body)
+            body = If(condition=possible, inputs=inputs, then=inner, otherwise=region(inputs, tuple(carried))).results
+        else:
+            remark(f"no trip over {loop.axis} is left out: with the mask false the carried values may change", loop.loc)
+    return dataclasses.replace(loop, body=unplaced(loop.body.args, body)).results
+
+
+def all_of(cls: type[ew.Binary], values: list[Value]) -> Value:
+    found, *rest = values
+    for v in rest:
+        found = binary(cls, found, v)
+    return found
+
+
+def region(inputs: tuple[Value, ...], yields: tuple[Value, ...]):
+    """A region that computes the yields from arguments of its own in place of the inputs."""
+    args = tuple(argument(v.type, v.hint) for v in inputs)
+    return clone(unplaced(args, substitute(yields, dict(zip(inputs, args, strict=True)))))
+
+
+def masks_of(roots: Iterable[Value]) -> list[Value]:
+    """The booleans that choose between a value and nothing: of a select with a constant, or of a contraction."""
+    found: dict[Value, None] = {}
+    for op in postorder(roots):
+        if isinstance(op, ew.Select) and constant_value(op.rhs) is not None:
+            found[op.condition] = None
+        if isinstance(op, Contract) and op.where is not None:
+            found[op.where] = None
+    return [v for v in found if v.element is I1]
+
+
+def without(yields: tuple[Value, ...], masks: Collection[Value]) -> tuple[Value, ...]:
+    """The values where the masks are true everywhere: selects and `where` are gone."""
+    memo: dict[Value, Value] = {}
+    for op in postorder(yields):
+        if isinstance(op, ew.Select) and op.condition in masks and set(op.lhs.names) == set(op.result.names):
+            memo[op.result] = memo.get(op.lhs, op.lhs)
+            continue
+        new = op.rebuild(lambda v: memo.get(v, v), lambda b: b)
+        if isinstance(new, Contract) and isinstance(op, Contract) and op.where in masks and new.where is not None:
+            if set(new.where.names) <= set(new.lhs.names) | set(new.rhs.names):
+                new = dataclasses.replace(new, where=None)
+        memo |= {old: r for old, r in zip(op.results, new.results, strict=True) if old is not r}
+    return tuple(memo.get(v, v) for v in yields)
+
+
+# ---------------------------------------------------------------- a trip that changes nothing
+
+
+def unchanged(carried: list[Value], yields: tuple[Value, ...], masks: Collection[Value]) -> bool:
+    """Whether every yield equals its carried value when all the masks are false.
+
+    Each value is known as a constant, as the same as another value, or not at all. A product with a weight of 0 counts as 0:
+    a masked NaN must not reach the output.
+    """
+    known: dict[Value, float | Value] = dict.fromkeys(masks, 0.0)
+    bounds: dict[Value, Interval] = {}
+    first: dict[object, Value] = {}
+
+    def of(v: Value) -> float | Value:
+        return known.get(v, v)
+
+    def interval(v: Value) -> Interval:
+        found = of(v)
+        return bounds.get(found, ANYTHING) if isinstance(found, Value) else Interval(found, found)
+
+    for op in postorder(yields, regions=False):
+        for result in op.results:
+            if result not in known:
+                found = simplest(op, result, of, interval)
+                alike = (type(op), attribute_key(op), tuple(map(of, op.operands)), result.index)
+                known[result] = first.setdefault(alike, result) if found is result and not op.regions else found
+            if not op.regions:
+                exact = known[result]
+                bounds[result] = op.interval(tuple(map(interval, op.operands))) if exact is result else interval(result)
+    return all(of(y) is c for y, c in zip(yields, carried, strict=True))
+
+
+def simplest(op: Op, result: Value, of, interval) -> float | Value:
+    """The constant or other value that a result is known to equal, else the result itself."""
+    operands = [of(v) for v in op.operands]
+    constants = [v for v in operands if not isinstance(v, Value)]
+    exact = constant_value(result)
+    if exact is not None:
+        return exact
+    if isinstance(op, ew.Select) and not isinstance(operands[0], Value):
+        return operands[1] if operands[0] else operands[2]
+    if isinstance(op, ew.And) and 0.0 in constants:
+        return 0.0
+    if isinstance(op, Contract):
+        nothing = op.where is not None and of(op.where) == 0.0
+        return 0.0 if nothing or 0.0 in [v for v in operands[:2] if not isinstance(v, Value)] else result
+    if isinstance(op, Reduce):
+        alone = operands[0]
+        return alone if not isinstance(alone, Value) and (op.kind != "sum" or alone == 0) else result
+    if isinstance(op, ew.Elementwise) and len(constants) == len(operands):
+        elements = [constant(c, v.element) for c, v in zip(constants, op.operands, strict=True)]
+        table = dict(zip(op.operands, elements, strict=True))
+        value = constant_value(folded(op.rebuild(lambda v: table[v], lambda b: b)))
+        return result if value is None else value
+    if (
+        len(operands) == 2
+        and op.facts.combination == (1.0, -1.0)
+        and isinstance(operands[0], Value)
+        and operands[0] is operands[1]
+    ):
+        return 0.0  # unless infinite or NaN, and then what is carried is NaN already
+    for k, identity in enumerate(op.facts.identity if len(operands) == 2 else ()):
+        if identity is not None and operands[k] == identity and isinstance(operands[1 - k], Value):
+            return operands[1 - k]
+    if isinstance(op, ew.Elementwise):
+        bounds = op.interval(tuple(map(interval, op.operands)))
+        if bounds.lo == bounds.hi and not math.isnan(bounds.lo):
+            return bounds.lo
+    if op.facts.combination == (1.0,) and not isinstance(operands[0], Value):
+        return operands[0]
+    return result
