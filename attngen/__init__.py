@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from attngen import backends, ir
+    from attngen import backends, ir, masks
     from attngen.compiler import compile
+    from attngen.four_steps import attention
     from attngen.functions import (
         abs,
         contract,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from attngen.ir.diagnostics import Error
     from attngen.kernel import Kernel
     from attngen.programs import Program, program
-    from attngen.sdpa import attention, scaled_dot_product_attention
+    from attngen.sdpa import scaled_dot_product_attention
     from attngen.specs import Spec, upto
     from attngen.tensor import Tensor
 
@@ -54,7 +55,7 @@ _HOME = {
     "Spec": "attngen.specs",
     "Tensor": "attngen.tensor",
     "abs": "attngen.functions",
-    "attention": "attngen.sdpa",
+    "attention": "attngen.four_steps",
     "compile": "attngen.compiler",
     "contract": "attngen.functions",
     "exp": "attngen.functions",
@@ -104,6 +105,7 @@ __all__ = [
     "log",
     "log2",
     "logsumexp",
+    "masks",
     "maximum",
     "minimum",
     "program",
@@ -126,7 +128,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in ("ir", "backends"):
+    if name in ("ir", "backends", "masks"):
         return import_module(f"attngen.{name}")
     if name == "__version__":
         value: object = _version()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -131,11 +132,15 @@ def truth(x: Operand) -> Value:
     raise user_error(f"& | ^ ~ combine conditions, not {given}", help="compare first: (x > 0) & (y > 0)")
 
 
-def select(condition: Operand, a: Operand, b: Operand) -> Value:
-    if not (isinstance(condition, Value) and condition.element is I1 or isinstance(condition, bool)):
-        given = condition.element if isinstance(condition, Value) else repr(condition)
-        raise user_error(f"where: the condition must be true or false, not {given}", help="compare first: x > 0")
-    return build.select(lift(condition, I1), *lifted(a, b))
+def condition(x: Operand, what: str) -> Value:
+    if not (isinstance(x, Value) and x.element is I1 or isinstance(x, bool)):
+        given = x.element if isinstance(x, Value) else repr(x)
+        raise user_error(f"{what}: the condition must be true or false, not {given}", help="compare first: x > 0")
+    return lift(x, I1)
+
+
+def select(keep: Operand, a: Operand, b: Operand) -> Value:
+    return build.select(condition(keep, "where"), *lifted(a, b))
 
 
 LARGEST_POWER = 16
@@ -146,7 +151,7 @@ def power(x: Operand, exponent: Operand) -> Value:
     if not isinstance(exponent, Value):
         if exponent in (0.5, -0.5):
             return unary(ew.Sqrt if exponent > 0 else ew.Rsqrt, x)
-        if math.isfinite(exponent) and exponent == int(exponent) and abs(exponent) <= LARGEST_POWER:
+        if abs(exponent) <= LARGEST_POWER and exponent == int(exponent):
             n = int(exponent)
             if n < 0:
                 return divide(1.0, whole_power(as_float(x), -n))
@@ -182,8 +187,8 @@ def clip(x: Operand, low: Operand, high: Operand) -> Value:
 # ---------------------------------------------------------------- products and reductions
 
 
-def contract(a: Value, b: Value, over: tuple[str, ...]) -> Value:
-    return build.contract(*floats(a, b), over)
+def contract(a: Value, b: Value, over: tuple[str, ...], where: Operand | None = None) -> Value:
+    return build.contract(*floats(a, b), over, kept(where))
 
 
 def score(query: Value, key: Value, over: tuple[str, ...]) -> Value:
@@ -191,12 +196,21 @@ def score(query: Value, key: Value, over: tuple[str, ...]) -> Value:
     return attn.Score(query=query, key=key, over=over).result
 
 
-def weigh(weights: Value, value: Value, over: tuple[str, ...]) -> Value:
+def weigh(weights: Value, value: Value, over: tuple[str, ...], where: Operand | None = None) -> Value:
     weights, value = floats(as_accumulator(weights), as_float(value))
-    return attn.Weigh(weights=weights, value=value, over=over).result
+    return attn.Weigh(weights=weights, value=value, keep=kept(where), over=over).result
 
 
-def scale(x: Operand, by: float) -> Value:
+def kept(where: Operand | None) -> Value | None:
+    """The mask of a sum of products; none at all where it is plainly true."""
+    return None if where is None or where is True else condition(where, "where=")
+
+
+def mask(x: Value, keep: Operand) -> Value:
+    return attn.Mask(value=as_float(x), keep=condition(keep, "mask")).result
+
+
+def scale(x: Operand, by: object) -> Value:
     value = as_float(x)
     if not isinstance(by, int | float):
         raise user_error(f"scale: by= must be a number, got a {kind_of(by)}")
@@ -222,7 +236,7 @@ def floats(a: Value, b: Value) -> tuple[Value, Value]:
     return lift(a, element), lift(b, element)
 
 
-def index(axis: str) -> Value:
+def index(axis: object) -> Value:
     known = current().extents
     if not isinstance(axis, str):
         raise user_error(f"index: expected the name of an axis, got {axis!r}", help='write attngen.index("j")')
@@ -231,10 +245,11 @@ def index(axis: str) -> Value:
     return build.index(axis, known[axis])
 
 
-def axes_in_order(over: str | Sequence[str], operands: Sequence[Value], what: str) -> tuple[str, ...]:
+def axes_in_order(over: object, operands: Sequence[Value], what: str) -> tuple[str, ...]:
     """`"j e"` or `("j", "e")` as axis names; each must be an axis of every operand."""
-    names = tuple(over.split()) if isinstance(over, str) else tuple(over) if isinstance(over, Sequence) else (over,)
-    if not all(isinstance(name, str) for name in names):
+    given: list[Any] = over.split() if isinstance(over, str) else [*over] if isinstance(over, tuple | list) else [over]  # pyright: ignore[reportUnknownVariableType]
+    names = tuple(str(name) for name in given)
+    if not all(isinstance(name, str) for name in given):
         raise user_error(f"{what}: over= takes names of axes, got {over!r}", help='write over="j" or over=("j", "e")')
     if not names:
         raise user_error(f"{what}: over= names no axis", help='give axis names, such as over="j" or over=("j", "e")')

@@ -98,6 +98,9 @@ def conversion(name: str, given: Any, want: Any) -> str:
 
 def check_out(want: ArrayType, out: Any, extents: dict[str, int], others: Sequence[tuple[str, Array]]) -> Array:
     """An array to write into: right, writable, without two elements in one place, apart from inputs and other outputs."""
+    if not isinstance(out, np.ndarray) or out.dtype != want.dtype:
+        given = show_dtype(out.dtype) if isinstance(out, np.ndarray) else kind_of(out)
+        raise Error(f"{want.name}: expected an array of {want.dtype.name} to write into, got {given}; use np.empty(shape, …)")
     found = want.check(out, extents)
     if not out.flags.writeable:
         raise Error(f"{want.name}: the array is read-only; pass a writable one, or leave {want.name} away")

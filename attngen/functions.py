@@ -12,16 +12,19 @@ from attngen import arithmetic
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Value
 from attngen.renaming import rename_axes
-from attngen.tensor import Like, Tensor, apply, plain, unwrap_traced
+from attngen.tensor import Like, Tensor, apply, plain, unwrap, unwrap_traced
 from attngen.tracing import user_error
 
 Over = str | Sequence[str]
 """One or several axis names: "j", "j e" or ("j", "e")."""
 
 
-def contract(a: Tensor, b: Tensor, over: Over) -> Tensor:
-    """The sum of products over the named axes, which both have: `contract(q, k, over="d")`. Other shared axes stay."""
-    return _over("contract", arithmetic.contract, over, a, b)
+def contract(a: Tensor, b: Tensor, over: Over, *, where: Like | None = None) -> Tensor:
+    """The sum of products over the named axes, which both have: `contract(q, k, over="d")`. Other shared axes stay.
+
+    where: a condition; products where it is false are left out, so that 0·NaN never happens.
+    """
+    return _over("contract", partial(arithmetic.contract, where=_operand(where)), over, a, b)
 
 
 def score(query: Tensor, key: Tensor, over: Over) -> Tensor:
@@ -41,9 +44,14 @@ def softmax(x: Tensor, over: Over) -> Tensor:
     return _over("softmax", arithmetic.softmax, over, x)
 
 
-def weigh(weights: Tensor, value: Tensor, over: Over) -> Tensor:
-    """The sum of values by weight: their contraction, as the step `attn.weigh`."""
-    return _over("weigh", arithmetic.weigh, over, weights, value)
+def weigh(weights: Tensor, value: Tensor, over: Over, *, where: Like | None = None) -> Tensor:
+    """The sum of values by weight: their contraction, as the step `attn.weigh`. where: values where it is false take no part."""
+    return _over("weigh", partial(arithmetic.weigh, where=_operand(where)), over, weights, value)
+
+
+def mask(x: Tensor, keep: Like) -> Tensor:
+    """The scores where keep is true, -inf elsewhere, as the step `attn.mask`."""
+    return apply(lambda x, keep: arithmetic.mask(arithmetic.as_float(x), keep), x, keep)
 
 
 def logsumexp(x: Tensor, over: Over) -> Tensor:
@@ -59,6 +67,10 @@ def reduce_sum(x: Tensor, over: Over) -> Tensor:
 def reduce_max(x: Tensor, over: Over) -> Tensor:
     """The largest element over the named axes; of nothing -inf."""
     return _over("reduce_max", partial(arithmetic.reduce, "max"), over, x)
+
+
+def _operand(where: Like | None) -> arithmetic.Operand | None:
+    return None if where is None else unwrap(where)
 
 
 def _over(what: str, function: Callable[..., Value], over: Over, *operands: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,25 @@ from attngen.report import Report, make_report
 
 
 @dataclass(frozen=True, eq=False)
+class Bound:
+    """An array that the program captured: a parameter that each call binds to it."""
+
+    layout: Layout
+    type: TensorType
+    array: Any
+
+
+@dataclass(frozen=True, eq=False)
 class Traced:
     """A program as a function of the IR. sources: which input each parameter reads (an input may be read twice); inputs:
-    layout and type by name; several: whether a tuple of outputs is returned."""
+    layout and type by name; several: whether a tuple of outputs is returned; captured: arrays that are no inputs, by name."""
 
     func: Func
     sources: tuple[str, ...]
     inputs: Mapping[str, tuple[Layout, TensorType]]
     out_names: tuple[str, ...]
     several: bool
+    captured: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +105,7 @@ class Kernel:
         self.func = built.func if built else traced.func
         self._traced, self._built = traced, built
         self._inputs = tuple(ArrayType(name, layout, type) for name, (layout, type) in traced.inputs.items())
+        self._captured = traced.captured
         func = traced.func
         self._outputs = tuple(
             ArrayType(name, layout, v.tensor)
@@ -113,6 +125,8 @@ class Kernel:
             arrays = self._bind(arrays, named)
         extents: dict[str, int] = {}
         given = {want.name: want.check(x, extents) for want, x in zip(self._inputs, arrays, strict=True)}
+        for name, bound in self._captured.items():
+            given[name] = bound.array
         outputs = self._out_arrays(out, extents, tuple(given.items()))
         built = self._built
         if built is None or 0 in extents.values():
@@ -123,7 +137,18 @@ class Kernel:
                     array[...] = result
         else:
             built.executable([given[name] for name in built.sources], [outputs[k] for k in built.live])
-        return tuple(outputs) if self._traced.several else outputs[0]
+        # What was given is returned itself, of whatever subclass of an array it is.
+        if not self._traced.several:
+            return outputs[0] if out is None else out
+        return tuple(outputs if out is None else (x if y is None else y for x, y in zip(outputs, out, strict=True)))
+
+    def with_captured(self, captured: Mapping[str, Bound]) -> Kernel:
+        """The same kernel on what another trace of an equal program has captured."""
+        if not captured:
+            return self
+        new = copy(self)
+        new._captured = captured
+        return new
 
     def _bind(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         names = [want.name for want in self._inputs]

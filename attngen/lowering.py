@@ -28,10 +28,7 @@ def build_kernel(
 
     Where an extent is 0 nothing needs a loop: empty outputs are not computed, and what else there is the interpreter computes.
     """
-    if not (isinstance(verify_each, bool) or isinstance(verify_each, str) and verify_each == "run"):
-        raise Error(f'verify_each: expected True, False or "run", got {verify_each!r}')
-    if not (pipeline is None or isinstance(pipeline, str | Pipeline)):
-        raise Error(f"pipeline: expected passes as text, such as 'canonicalize,tile', got {kind_of(pipeline)}")
+    check_options(pipeline, verify_each)
     backend, variant = find_target(target)
     check_sizes(traced)
     steps = (
@@ -63,6 +60,13 @@ def with_outputs(traced: Traced, live: tuple[int, ...]) -> tuple[Func, tuple[str
     body = Block(tuple(func.args[k] for k in kept), ops, outputs)
     pruned = Func(func.name, tuple(func.params[k] for k in kept), body, tuple(func.out_layouts[k] for k in live))
     return pruned, tuple(traced.sources[k] for k in kept)
+
+
+def check_options(pipeline: object, verify_each: object) -> None:
+    if not (isinstance(verify_each, bool) or isinstance(verify_each, str) and verify_each == "run"):
+        raise Error(f'verify_each: expected True, False or "run", got {verify_each!r}')
+    if not (pipeline is None or isinstance(pipeline, str | Pipeline)):
+        raise Error(f"pipeline: expected passes as text, such as 'canonicalize,tile', got {kind_of(pipeline)}")
 
 
 def check_sizes(traced: Traced) -> None:

@@ -10,13 +10,14 @@ from typing import Any, overload
 
 import numpy as np
 
+from attngen.closures import with_tables
 from attngen.ir import build
 from attngen.ir.core import Block, Value, at
 from attngen.ir.diagnostics import Error, Loc
 from attngen.ir.func import Func
 from attngen.ir.rewrite import postorder
 from attngen.ir.types import INDEX, ElementType, Layout, TensorType
-from attngen.kernel import Traced
+from attngen.kernel import Bound, Traced
 from attngen.lowering import build_kernel
 from attngen.names import kind_of, suggest
 from attngen.specs import input_types, read_input
@@ -65,7 +66,7 @@ class Program:
         trace = Trace.of(self.name, self.layouts, types)
         inputs = {r.source: Tensor(r.value, trace) for r in trace.reads}
         with tracing(trace):
-            returned = self.function(**inputs)
+            returned = with_tables(self.function)(**inputs)
             outputs, several = self._outputs(returned, trace)
             layouts = self._out_layouts(outputs, trace)
             with at(self.loc):
@@ -74,7 +75,8 @@ class Program:
         func = Func(self.name, tuple(r.param for r in trace.reads), body, layouts)
         names = self.out_names or tuple(f"out[{k}]" if several else "out" for k in range(len(outputs)))
         inputs = {name: (layout, types[name]) for name, layout in self.layouts.items()}
-        return Traced(func, tuple(r.source for r in trace.reads), inputs, names, several)
+        captured = {name: Bound(c.layout, c.type, c.array) for name, c in trace.captured.items()}
+        return Traced(func, tuple(r.source for r in trace.reads), inputs, names, several, captured)
 
     def _outputs(self, returned: Any, trace: Trace) -> tuple[list[Value], bool]:
         if returned is None:
@@ -138,7 +140,8 @@ class Program:
         specs = {name: read_input(x, "float32", name) for name, x in inputs.items()}
         # Traced again on every call, so that captured numbers are those of now; compiled once per distinct function.
         bound = self.bind(input_types(self.layouts, specs))
-        return KERNELS.get(("program", bound.func), lambda: build_kernel(self, bound))(*inputs.values())
+        kernel = KERNELS.get(("program", bound.func), lambda: build_kernel(self, bound))
+        return kernel.with_captured(bound.captured)(*inputs.values())
 
     def _inline(self, inputs: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         for name, x in inputs.items():

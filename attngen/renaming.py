@@ -11,7 +11,7 @@ from attngen.ir.types import AXIS_NAME
 from attngen.tracing import Trace, current, user_error
 
 
-def rename_axes(value: Value | float, names: Mapping[str, str]) -> Value:
+def rename_axes(value: Value | float, names: Mapping[str, Any]) -> Value:
     """The value with axis a called names[a]; every array it depends on through a is read again under the new name."""
     if not isinstance(value, Value):
         raise user_error(f"rename: expected a traced value, got the number {value}")

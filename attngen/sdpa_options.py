@@ -1,51 +1,164 @@
-"""Arguments of `scaled_dot_product_attention` that have no kernel yet: each is refused by name, with what works instead."""
+"""The arguments of `scaled_dot_product_attention` that are no arrays: what they may be, and what they mean together."""
 
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from attngen.ir.diagnostics import Error
-
-_OWN = "write a program of your own (@attngen.program) "
+from attngen.ir.types import ElementType
+from attngen.names import kind_of
+from attngen.semantics import Semantics, preset
 
 INSTEAD: Mapping[str, str] = {
-    "attn_mask": _OWN + "with the mask as an input: s = attngen.where(keep, s, -math.inf), or s + bias for a float mask",
-    "is_causal": _OWN + 'with s = attngen.where(attngen.index("j") <= attngen.index("i"), s, -math.inf)',
-    "score_mod": _OWN + "that changes the scores s between attngen.contract and attngen.softmax",
-    "mask_mod": _OWN + "with s = attngen.where(keep, s, -math.inf), where keep compares attngen.index of the axes",
-    "bias": _OWN + "with the bias as an input, added to the scores",
-    "window": _OWN + 'with a condition on attngen.index("i") - attngen.index("j")',
-    "softcap": _OWN + "with s = c * attngen.tanh(s / c)",
-    "alibi_slopes": _OWN + 'with the slopes as an input: s - slope * attngen.abs(attngen.index("i") - attngen.index("j"))',
-    "sinks": _OWN + "with the sinks as an input that joins the maximum and the denominator",
-    "causal_alignment": "leave it away: without a causal mask it has no effect",
-    "cu_seqlens_q": "call once per sequence",
-    "cu_seqlens_k": "call once per sequence",
-    "seqused_k": "cut key and value to their lengths and call once per batch entry",
-    "semantics": "leave it away: the semantics are those of torch",
+    "cu_seqlens_q": "call once per sequence, or use attngen.masks.document with one number per sequence",
+    "cu_seqlens_k": "call once per sequence, or use attngen.masks.document with one number per sequence",
     "num_splits": "leave it away, or give 1: the keys are read in one part",
     "num_threads": "leave it away, or give 1: a call runs on one thread",
 }
+"""Arguments that have no kernel yet, and what works in their place."""
+
+ALIGNMENTS = {
+    "top_left": "top_left",
+    "upper_left": "top_left",
+    "bottom_right": "bottom_right",
+    "lower_right": "bottom_right",
+}
+
+Window = tuple[int | None, int | None]
 
 
-def refuse_options(
-    *, dropout_p: Any, is_causal: Any, window: Any, softcap: Any, num_splits: Any, num_threads: Any, **others: Any
-) -> None:
-    """Raise Error for the first argument that asks for something not built yet, or that is malformed."""
-    if not is_number(dropout_p) or dropout_p != 0:
-        raise Error(f"dropout_p: expected 0, got {dropout_p!r}; dropout is for training and is never applied or ignored here")
-    if is_causal:
-        raise refused("is_causal")
+@dataclass(frozen=True)
+class Options:
+    """One way to compute attention, apart from the arrays.
+
+    alignment: None where nobody has chosen. offset: how many keys come before query 0, with top_left. precision: what softmax
+    is computed in, if wider than scores are. tap: which matrix is returned besides: the scaled scores (0), those after the
+    soft cap (1), the final ones (2), the weights (3).
+    """
+
+    scale: float | None
+    layout: str
+    is_causal: bool
+    alignment: str | None
+    window: Window
+    softcap: float
+    return_lse: bool
+    lse_base: str
+    semantics: Semantics
+    offset: int = 0
+    precision: ElementType | None = None
+    tap: int | None = None
+
+    @property
+    def bottom_right(self) -> bool:
+        return (self.alignment or self.semantics.alignment) == "bottom_right"
+
+    @property
+    def reach(self) -> Window:
+        """The window, closed to the right by a causal mask."""
+        left, right = self.window
+        return left, (0 if right is None else min(right, 0)) if self.is_causal else right
+
+    def warn(self, q_len: int, kv_len: int) -> None:
+        """Libraries differ in what a causal mask means when the lengths do, so a choice is asked for."""
+        if self.is_causal and self.alignment is None and q_len != kv_len:
+            warnings.warn(
+                f"is_causal with q_len={q_len} and kv_len={kv_len}: query 0 is aligned with key 0, as in torch; say "
+                'causal_alignment="top_left" or "bottom_right" (the last query sees all keys)',
+                stacklevel=_user_level(),
+            )
+
+
+def read_options(
+    *,
+    scale: Any = None,
+    layout: Any = "BHSD",
+    is_causal: Any = False,
+    causal_alignment: Any = None,
+    window: Any = None,
+    softcap: Any = 0,
+    return_lse: Any = False,
+    lse_base: Any = "e",
+    semantics: Any = None,
+) -> Options:
+    """The arguments, checked."""
+    check_flags(is_causal=is_causal, return_lse=return_lse)
+    check_names(layout=layout, lse_base=lse_base)
+    if layout not in ("BHSD", "BSHD"):
+        raise Error(f'layout: expected "BHSD" or "BSHD", got {layout!r}')
+    if lse_base not in ("e", "2"):
+        raise Error(f'lse_base: expected "e" or "2", got {lse_base!r}')
+    if causal_alignment is not None and (not isinstance(causal_alignment, str) or causal_alignment not in ALIGNMENTS):
+        raise Error(f"causal_alignment: expected {' or '.join(map(repr, ALIGNMENTS))}, or None, got {causal_alignment!r}")
+    conventions = preset(semantics)
+    chosen = ALIGNMENTS.get(causal_alignment) or (None if semantics is None else conventions.alignment)
+    return Options(
+        scale=read_scale(scale),
+        layout=layout,
+        is_causal=bool(is_causal),
+        alignment=chosen,
+        window=read_window(window, conventions),
+        softcap=read_softcap(softcap),
+        return_lse=bool(return_lse),
+        lse_base=lse_base,
+        semantics=conventions,
+    )
+
+
+def read_scale(scale: Any) -> float | None:
+    """None, or the scale as a finite number."""
+    if scale is None:
+        return None
+    if not is_number(scale):
+        raise Error(f"scale: expected a number or None (1/sqrt(d)), got {kind_of(scale)}")
+    try:
+        number = float(scale)
+    except OverflowError:
+        number = math.inf
+    if not isfinite(number):
+        raise Error(f"scale: expected a finite number or None (1/sqrt(d)), got {scale}")
+    return number
+
+
+def check_scale(number: float | None, accumulator: ElementType, name: str = "scale") -> None:
+    if number is not None and abs(number) > -accumulator.lowest:
+        raise Error(f"{name}: {number} is not finite in {accumulator}, in which scores are computed; use float64 arrays")
+
+
+def read_softcap(softcap: Any) -> float:
     if not is_number(softcap) or not 0 <= softcap < math.inf:
         raise Error(f"softcap: expected a finite number of at least 0 (0 is off), got {softcap!r}")
-    if softcap != 0:
-        raise refused("softcap")
-    if window is not None:
-        check_window(window)
+    return float(softcap)
+
+
+def read_window(window: Any, conventions: Semantics) -> Window:
+    """(left, right), None where a side is open."""
+    if window is None:
+        return None, None
+    if conventions.window_number and is_whole(window):
+        window = (window, window)
+    if not isinstance(window, tuple | list) or len(window) != 2:  # pyright: ignore[reportUnknownArgumentType]
+        raise Error(f"window: expected (left, right), got {window!r}")
+    sides: list[Any] = list(window)  # pyright: ignore[reportUnknownArgumentType]
+    for side in sides:
+        if side is not None and (not is_whole(side) or side < -1):
+            raise Error(f"window: each side is a whole number of at least 0, or None or -1 for open, got {window!r}")
+    left, right = (None if side is None or side == -1 else int(side) for side in sides)
+    return left, right
+
+
+def refuse_options(*, dropout_p: Any, num_splits: Any, num_threads: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
+    """Raise Error for the first argument that asks for something not built yet."""
+    if not is_number(dropout_p) or dropout_p != 0:
+        raise Error(f"dropout_p: expected 0, got {dropout_p!r}; dropout is for training and is never applied or ignored here")
     for name, count in (("num_splits", num_splits), ("num_threads", num_threads)):
         if count is None:
             continue
@@ -53,21 +166,9 @@ def refuse_options(
             raise Error(f"{name}: expected a whole number of at least 1 or None, got {count!r}")
         if count > 1:
             raise refused(name)
-    for name, value in others.items():
+    for name, value in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if value is not None:
             raise refused(name)
-
-
-def check_window(window: Any) -> None:
-    """(left, right), None or -1 for an open side; open on both sides is no window."""
-    if not isinstance(window, tuple | list) or len(window) != 2:  # pyright: ignore[reportUnknownArgumentType]
-        raise Error(f"window: expected (left, right), got {window!r}")
-    sides: list[Any] = list(window)  # pyright: ignore[reportUnknownArgumentType]
-    for side in sides:
-        if side is not None and (not is_whole(side) or side < -1):
-            raise Error(f"window: each side is a whole number of at least 0, or None or -1 for open, got {window!r}")
-    if any(side is not None and side != -1 for side in sides):
-        raise refused("window")
 
 
 def check_flags(**flags: Any) -> None:
@@ -92,3 +193,11 @@ def is_number(x: Any) -> bool:
 
 def refused(name: str) -> Error:
     return Error(f"{name} is not supported yet; {INSTEAD[name]}")
+
+
+def _user_level() -> int:
+    """How many frames above the caller's the first one outside of attngen is."""
+    level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "attngen":
+        level, frame = level + 1, frame.f_back
+    return level

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, NoReturn, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias, cast
 
 import numpy as np
 
-from attngen import arithmetic
+from attngen import arithmetic, torch_protocol
+from attngen.captures import as_array, read_table
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Value, at
 from attngen.ir.types import INDEX, ElementType, bound
@@ -182,6 +183,22 @@ class Tensor:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise user_error("a traced value has no elements yet, so it is no NumPy array", help="use attngen's functions on it")
 
+    # ---- torch
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Tensor:
+        name: str = getattr(func, "__name__", "")
+        given = {k: v for k, v in (kwargs or {}).items() if v is not None and k not in ("device", "memory_format")}
+        if name == "__getitem__":
+            table, key = args
+            keys: tuple[Any, ...] = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
+            return apply(lambda *at: read_table(as_array(table, "captured"), at), *keys)
+        function = torch_protocol.find(name)
+        if function is None:
+            known = ", ".join(sorted(torch_protocol.NAMES))
+            raise user_error(f"torch.{name} does not work on traced values", help=f"these do: {known}")
+        return call(f"torch.{name}", function, *args, **given)
+
     # ---- what a value without elements cannot do
 
     def __bool__(self) -> NoReturn:
@@ -219,7 +236,10 @@ class Tensor:
 
     __rmatmul__ = __matmul__
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        method = torch_protocol.METHODS.get(name)
+        if method is not None:
+            return partial(call, name, method, self)
         instead = INSTEAD.get("transpose" if name == "T" else "shape" if name in ("ndim", "size") else name)
         raise AttributeError(f"a traced value has no attribute {name!r}{f': use {instead}' if instead else ''}")
 
@@ -243,6 +263,21 @@ def apply(function: Callable[..., Value], *operands: object) -> Tensor:
         return Tensor(function(*map(unwrap, operands)), trace)
 
 
+def call(what: str, function: Callable[..., Value], *args: Any, **kwargs: Any) -> Tensor:
+    """A function as torch and NumPy call it, with its own keywords: traced values among them are unwrapped."""
+
+    def called(*_: object) -> Value:
+        def plainly(x: Any) -> Any:
+            return unwrap(x) if isinstance(x, Tensor) else plain(x)
+
+        try:
+            return function(*map(plainly, args), **{k: plainly(x) for k, x in kwargs.items()})
+        except TypeError as e:
+            raise user_error(f"{what} on a traced value: {e}".replace("<lambda>()", what)) from None
+
+    return apply(called, *(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)))
+
+
 def unwrap(x: Any) -> arithmetic.Operand:
     """A traced value's IR value, a number as it is."""
     if isinstance(x, Tensor):
@@ -262,9 +297,8 @@ def unwrap(x: Any) -> arithmetic.Operand:
 
 
 def plain(x: Any) -> Any:
-    """A NumPy scalar, or array without dimensions, as a Python number."""
-    kinds: Any = (np.generic, np.ndarray)
-    return x.item() if isinstance(x, kinds) and x.shape == () else x
+    """A NumPy scalar, or array or torch tensor without dimensions, as a Python number."""
+    return x.item() if getattr(x, "shape", None) == () and not isinstance(x, Tensor) and hasattr(x, "item") else x
 
 
 def unwrap_traced(x: object, what: str) -> Value:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Hashable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 from attngen.ir.core import Value, argument
 from attngen.ir.diagnostics import UNKNOWN, IRError, Loc
@@ -26,11 +27,23 @@ class Read:
     value: Value
 
 
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """An array that the function reads although it is no input: which memory it is, and how it is read first."""
+
+    identity: Hashable
+    array: Any
+    layout: Layout
+    type: TensorType
+
+
 @dataclass(eq=False)
 class Trace:
     """One run of a program's function.
 
     extents: of every axis met so far, parameters first. default_float: what an integer becomes where a float is needed.
+    coordinates: computed values that are the whole coordinate along several axes in one dimension. captured: arrays read that
+    are no inputs, by the name of the parameter that they are bound to; tables: the reads of them.
     """
 
     name: str
@@ -38,6 +51,9 @@ class Trace:
     extents: dict[str, Extent] = field(default_factory=dict[str, Extent])
     default_float: ElementType = F32
     renamed: dict[RenameKey, Value] = field(default_factory=dict[RenameKey, Value])
+    coordinates: dict[Value, tuple[str, ...]] = field(default_factory=dict[Value, tuple[str, ...]])
+    captured: dict[str, Captured] = field(default_factory=dict[str, Captured])
+    tables: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
 
     @staticmethod
     def of(name: str, layouts: Mapping[str, Layout], types: Mapping[str, TensorType]) -> Trace:
@@ -61,11 +77,16 @@ class Trace:
         (old,) = [r for r in self.reads if r.value is value]
         groups = tuple(tuple(names.get(axis, axis) for axis in group) for group in old.param.layout.groups)
         axes = tuple((names.get(axis, axis), extent) for axis, extent in value.tensor.axes)
+        return self.read(old.source, self.unused(f"{old.source}_2"), Layout(groups), TensorType(axes, value.element))
+
+    def unused(self, name: str) -> str:
+        """A name for a parameter that nothing has yet: the wish, or with another number behind it."""
         taken = {r.param.name for r in self.reads}
-        count = 2
-        while f"{old.source}_{count}" in taken:
+        stem, count = (name[:-2], 2) if name.endswith("_2") else (name, 1)
+        while name in taken:
             count += 1
-        return self.read(old.source, f"{old.source}_{count}", Layout(groups), TensorType(axes, value.element))
+            name = f"{stem}_{count}"
+        return name
 
     def fresh(self, axis: str) -> str:
         """An axis name that nothing has yet."""
@@ -101,17 +122,21 @@ def is_tracing() -> bool:
 
 
 OWN = frozenset(
-    f"attngen.{m}" for m in ("arithmetic", "functions", "numpy_protocol", "programs", "renaming", "tensor", "tracing")
+    f"attngen.{m}"
+    for m in (
+        *("arithmetic", "captures", "closures", "functions", "masks", "mods", "numpy_protocol", "programs", "renaming"),
+        *("sdpa", "sdpa_program", "tensor", "torch_protocol", "tracing"),
+    )
 )
 """Modules that stand between the user's line and the op it builds."""
 
 
 def user_loc() -> Loc:
-    """The line of the program that is being traced: the innermost frame outside of these modules (and of NumPy)."""
+    """The line of the program that is being traced: the innermost frame outside of these modules, of NumPy and of torch."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  (inspect.currentframe is this, and slower)
     while frame is not None:
         module: str = frame.f_globals.get("__name__", "")
-        if module not in OWN and module.partition(".")[0] != "numpy":
+        if module not in OWN and module.partition(".")[0] not in ("numpy", "torch"):
             return Loc(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return UNKNOWN

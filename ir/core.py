@@ -374,10 +374,11 @@ def defined_by(value: Value, cls: type[O]) -> O | None:
 
 
 def constant_value(value: Value) -> float | None:
-    """The number a value is known to be, seen through expansion along axes."""
+    """The number a value is known to be, seen through expansion along axes; an integer exactly."""
     while (op := value.op) is not None:
         if "value" in op.fields.attributes and not op.operands:
-            return float(op.attributes["value"])
+            number: float | int = op.attributes["value"]
+            return int(number) if isinstance(number, int) else number
         if op.facts.combination != (1.0,) or not op.operands:
             return None
         value = op.operands[0]

@@ -53,7 +53,8 @@ class IRError(Error):
         self.ir, self.caret, self.note, self.help, self.notes = ir, caret, note, help, tuple(notes)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (self.code, self.message, self.loc, self.ir, self.caret, self.note, self.help, self.notes))
+        given = (self.code, self.message, self.loc, self.ir, self.caret, self.note, self.help, self.notes)
+        return (_rebuild, (type(self), *given))
 
     def __str__(self) -> str:
         lines = [f"error[{self.code}]: {self.message}"]
@@ -78,8 +79,10 @@ class IRError(Error):
         return "\n".join(lines)
 
 
-def _rebuild(code: str, message: str, loc: Loc, ir: str, caret: str, note: str, help: str, notes: tuple[str, ...]) -> IRError:
-    return IRError(code, message, loc=loc, ir=ir, caret=caret, note=note, help=help, notes=notes)
+def _rebuild(
+    cls: type[IRError], code: str, message: str, loc: Loc, ir: str, caret: str, note: str, help: str, notes: tuple[str, ...]
+) -> IRError:
+    return cls(code, message, loc=loc, ir=ir, caret=caret, note=note, help=help, notes=notes)
 
 
 @dataclass(frozen=True)

@@ -141,9 +141,7 @@ class Div(Binary, name="nd.div"):
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
         a, b = operands
-        if a.nonnegative and b.nonnegative:
-            return Interval(0)
-        return Interval()
+        return Interval(0) if a.nonnegative and b.nonnegative else Interval()
 
 
 class Max(Binary, name="nd.max"):
@@ -440,12 +438,21 @@ class Cast(Elementwise, name="nd.cast"):
         if self.value.element is self.to:
             return self.value
         known = constant_value(self.value)
-        if known is None or self.value.names or not math.isfinite(known) and not self.to.is_float:
+        if known is None or self.value.names:
             return None
-        return Constant(value=known if self.to.is_float else int(known), element=self.to).result
+        if self.to is ElementType.I1:
+            return Constant(value=bool(known), element=self.to).result
+        if not self.to.is_float:
+            limits = np.iinfo(self.to.numpy.name)
+            if not limits.min <= known <= limits.max:
+                return None
+            known = int(known)
+        return Constant(value=known, element=self.to).result
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
-        return operands[0]
+        if self.to.is_float and self.value.element.bytes <= self.to.bytes:
+            return operands[0]
+        return Interval(0) if self.to.is_float and operands[0].nonnegative else Interval()
 
     @property
     def flops(self) -> int:

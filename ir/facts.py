@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interval:
-    """Every value an expression can take when it is not NaN: lo <= x <= hi."""
+    """Every value an expression can take when it is not NaN: lo <= x <= hi, up to rounding. A zero is taken to be 0.0, not
+    -0.0: the quotient of non-negative values is non-negative."""
 
     lo: float = -math.inf
     hi: float = math.inf
@@ -51,7 +52,7 @@ class Facts:
     commutative: bool = False
     associative: bool = False
     identity: tuple[float | None, float | None] = (None, None)
-    """Left and right constants that leave the other operand as it is, for every float."""
+    """Left and right constants that leave the other operand as it is, for every float (-0.0 may become 0.0)."""
     combination: tuple[float, ...] = ()
     """result = Σ combination[k] · operand[k]"""
     multilinear: tuple[int, ...] = ()

@@ -6,6 +6,7 @@ This file: products, reductions, coordinates, constants, gathers. Elementwise op
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -280,6 +281,11 @@ class Gather(Op, name="nd.gather"):
             else:
                 index.append(align(np.arange(lengths[name]), (name,), names))
         return table[tuple(np.broadcast_arrays(*index))] if index else table
+
+
+def looked_up(ops: Iterable[Op]) -> set[str]:
+    """The table axes along which coordinates are computed: they are neither cut nor shortened."""
+    return {name for op in ops if isinstance(op, Gather) for name in op.over}
 
 
 def check_accumulator(op: Op, element: ElementType, acc: ElementType) -> None:

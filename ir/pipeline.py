@@ -231,6 +231,10 @@ def apply(step: Step, func: Func) -> Func:
         return p.function(func, **{k.replace("-", "_") if k in p.options else k: v for k, v in step.options.items()})
     except Error:
         raise
+    except RecursionError:
+        size = sum(1 for _ in func.walk())
+        help = "split the function, or raise sys.setrecursionlimit"
+        raise IRError(f"pass {step.name}", f"nests too deeply: a function of {size} ops", help=help) from None
     except Exception as e:
         what = f"{type(e).__name__}: {e}"
         raise IRError(f"pass {step.name}", f"failed: {what}", notes=[reproduce(step)]) from e

@@ -10,6 +10,7 @@ import numpy as np
 
 from attngen.ir.core import Block, Op, Value, argument
 from attngen.ir.func import Func
+from attngen.ir.nd import looked_up
 from attngen.ir.types import Extent, Layout, TensorType, UpTo, bound
 
 SMALL_STEP = 3
@@ -45,8 +46,12 @@ def shrink(func: Func, steps: Mapping[str, int]) -> tuple[Func, dict[str, int]]:
     one, two and more trips stay such, and so does a ragged last trip."""
     small: dict[str, Extent] = {}
     small_steps: dict[str, int] = {}
+    kept = looked_up(func.walk())
     for v in func.args:
         for name, extent in v.tensor.axes:
+            if name in kept:
+                small[name] = extent
+                continue
             length, step = bound(extent), steps.get(name)
             if step is None or step < 1 or length <= step:
                 short = min(length, 5 if step is None else SMALL_STEP)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attngen.ir import elementwise as ew
-from attngen.ir.build import add, binary, compare, constant, folded, maximum, minimum, mul, select, sub, unary
+from attngen.ir.build import add, binary, compare, constant, folded, maximum, minimum, mul, select, unary
 from attngen.ir.core import Op, Value, constant_value
 from attngen.ir.loop import Bound, Load
 from attngen.ir.nd import Expand, Index, Reduce

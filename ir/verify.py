@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from attngen.ir.core import Block, Op, Value, label
 from attngen.ir.diagnostics import IRError
 from attngen.ir.func import Func
-from attngen.ir.types import Extent, TensorType
+from attngen.ir.loop import For, Parallel, Store
+from attngen.ir.types import Axis, Extent, RangeType, TensorType, UpTo
 
 Check = Callable[[Func], Iterable[IRError]]
 
@@ -85,7 +86,8 @@ def signature(func: Func) -> Iterable[IRError]:
 
 
 def one_extent_per_axis(func: Func) -> Iterable[IRError]:
-    """Outside of loops an axis name has one extent in the whole function."""
+    """Outside of loops an axis name has one extent in the whole function, which the loops cut; a parameter tells each
+    runtime extent."""
     extents: dict[str, tuple[Extent, Value]] = {}
     for v in (*func.args, *(r for op in func.body.ops for r in op.results)):
         for name, extent in v.type.axes if isinstance(v.type, TensorType) else ():
@@ -93,13 +95,68 @@ def one_extent_per_axis(func: Func) -> Iterable[IRError]:
             if known != extent:
                 message = f"axis {name} has extent {known} in {label(first)} and {extent} in {label(v)}"
                 yield complain(func, v.op, message, v, help="give one of the axes another name")
+            if first is v and v.op is not None and isinstance(extent, UpTo):
+                yield complain(func, v.op, f"no parameter tells how long axis {name} is", v)
+    for op in func.walk():
+        for name, extent in loop_axes(op):
+            if name in extents and extents[name][0] != extent:
+                yield complain(func, op, f"the loop runs over {name}={extent}, the axis has {extents[name][0]}")
 
 
-CHECKS: tuple[Check, ...] = (single_definition, dominance, types_follow, signature, one_extent_per_axis)
+def loop_axes(op: Op) -> tuple[Axis, ...]:
+    if isinstance(op, Parallel):
+        return tuple(zip(op.axes, op.extents, strict=True))
+    return ((op.axis, op.extent),) if isinstance(op, For) else ()
+
+
+def axes_named_once(func: Func) -> Iterable[IRError]:
+    """No op reduces, looks up, cuts or selects along an axis twice."""
+    for op in func.walk():
+        over: object = op.attributes.get("over", ())
+        if not isinstance(over, tuple):
+            yield complain(func, op, f"over must be a tuple of axis names, not {over!r}")
+            continue
+        ranges: tuple[Value, ...] = getattr(op, "ranges", ()) if "ranges" in op.fields.operands else ()
+        selected = [v.type.axis for v in ranges if isinstance(v.type, RangeType)]
+        for names in (list(over), selected, [name for name, _ in loop_axes(op)]):
+            for name in names:
+                if names.count(name) > 1:
+                    yield complain(func, op, f"names axis {name} twice")
+
+
+def parts_are_written(func: Func) -> Iterable[IRError]:
+    """Each part of a parallel loop writes its own place in every result; nothing else is written to, or read there."""
+    places: dict[Value, Op] = {}
+    for op in func.walk():
+        if isinstance(op, Parallel):
+            ranges, outs = op.body.args[: len(op.axes)], op.body.args[len(op.axes) :]
+            for out, written in zip(outs, op.body.yields, strict=True):
+                store = written.op
+                if not isinstance(store, Store) or store.target is not out or set(store.ranges) != set(ranges):
+                    shown = ", ".join(map(label, (out, *ranges)))
+                    yield complain(func, op, f"the body must yield, for {label(out)}, a tile.store to {shown}", written)
+                else:
+                    places[out] = store
+    for op in func.walk():
+        if isinstance(op, Store) and places.get(op.target) is not op:
+            yield complain(func, op, f"{label(op.target)} is not the place of a result of the loop around it", op.target)
+        for v in op.operands:
+            if v in places and places[v] is not op:
+                yield complain(func, op, f"{label(v)} is being written, and cannot be read", v)
+
+
+CHECKS: tuple[Check, ...] = (
+    single_definition,
+    dominance,
+    types_follow,
+    signature,
+    one_extent_per_axis,
+    axes_named_once,
+    parts_are_written,
+)
 
 
 def complain(func: Func, op: Op | None, message: str, at: Value | None = None, help: str = "") -> IRError:
     if op is None:
         return IRError("verify", f"@{func.name}: {message}", help=help)
-    error = op.error(message, at=at, help=help)
-    return error
+    return op.error(message, at=at, help=help)

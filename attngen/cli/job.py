@@ -22,7 +22,9 @@ from attngen.ir.verify import verify
 from attngen.kernel import Traced
 from attngen.names import suggest
 from attngen.programs import Program
-from attngen.sdpa import check_inputs, check_scale, sdpa_program
+from attngen.sdpa_options import check_scale, read_options
+from attngen.sdpa_program import sdpa_program
+from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.specs import DTYPES, Spec, array_dtype, input_types, show_shape
 
 DEFAULT_SHAPE = (1, 8, 512, 512, 64)
@@ -100,8 +102,7 @@ def attention_on(arrays: Mapping[str, np.ndarray], scale: float | None, expected
     query, key, value = (arrays[name] for name in ("query", "key", "value"))
     check_inputs(query, key, value, "BHSD")
     element = DTYPES[query.dtype.name]
-    grouped = query.ndim > 2 and query.shape[-3] != key.shape[-3]
-    program = sdpa_program(query.ndim, grouped, scale, "BHSD", False, "e", element.accumulator)
+    program = sdpa_program(Shape.of(query, key, "BHSD"), read_options(scale=scale), element.accumulator)
     out_shape = (*query.shape[:-1], value.shape[-1])
     check_expected(expected, out_shape)
     check_scale(scale, element.accumulator)

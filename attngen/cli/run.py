@@ -151,6 +151,8 @@ def with_tiles(job: Job, pipeline: Pipeline, tiles: Mapping[str, int]) -> Pipeli
     """The pipeline with these lengths; axes that are not named keep those that would have been chosen."""
     if not any(PASSES[s.name].takes_axes for s in pipeline.steps):
         raise click.UsageError("--tile: no pass of the pipeline takes axes")
+    if job.traced.func.level == "loop":
+        raise click.UsageError(f"--tile: @{job.traced.func.name} is already cut into loops; leave --tile away")
     chosen = run_pipeline(job.traced.func, pipeline, verify_each=False).pipeline
     return Pipeline(tuple(Step(s.name, {**s.options, **tiles}) if PASSES[s.name].takes_axes else s for s in chosen.steps))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from attngen.backends import Emitted, Executable
-from attngen.backends.cpu import chains, layouts
+from attngen.backends.cpu import chains, fuse, layouts, single_trips
 from attngen.backends.cpu.source import Writer
 from attngen.backends.cpu.target import TARGETS, find
 from attngen.ir.func import Func
 
-__all__ = ["CpuBackend", "backend", "chains", "layouts"]
+__all__ = ["CpuBackend", "backend", "chains", "fuse", "layouts", "single_trips"]
 
 
 class CpuBackend:
@@ -27,7 +27,7 @@ class CpuBackend:
 
     def passes(self, target: str) -> str:
         find(target)
-        return "form-chains,choose-layouts"
+        return "inline-single-trips,form-chains,choose-layouts,fuse-nests"
 
     def emit(self, func: Func, target: str) -> Emitted:
         program = Writer(func, find(target)).program()

@@ -51,8 +51,9 @@ def needed(loop: Parallel, ops: tuple[Op, ...]) -> list[Op]:
 
 def uses(op: Op) -> set[Value]:
     """Everything an op reads, its regions included; values of the regions themselves among it."""
-    inner = {value for region in op.regions for x in walk(region) for value in x.operands}
-    return {*op.operands, *inner, *(value for region in op.regions for value in region.yields)}
+    inner = [x for region in op.regions for x in walk(region)]
+    yields = {value for x in (op, *inner) for region in x.regions for value in region.yields}
+    return {*op.operands, *(value for x in inner for value in x.operands), *yields}
 
 
 def chained(op: Op) -> bool:

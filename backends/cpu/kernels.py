@@ -80,95 +80,30 @@ class Kernel:
 
         return c.loop(0, self.lengths[axis], 1, [*(at[r] for r in roles), *state], trip)[len(roles) :]
 
-    def lanes(self, c: Code, axis: str, width: int, vectors: Sequence[int]) -> tuple[Size | Ir, list[int]]:
-        """The length to run along the lanes, and the pieces to cut it in: whole vectors only, where every operand that has
-        the axis has room for them."""
+    def lanes(self, c: Code, axis: str, width: int, vectors: Sequence[int], body: Callable[[Ir, int], None]) -> None:
+        """Run along the lanes in pieces of whole vectors: `body(start, lanes)`. The last, partial vector is a whole one where
+        every operand that has the axis has room for it, a masked one where elements lie side by side; else single lanes."""
         length = self.lengths[axis]
-        room = all(o.padded and o.order[-1] == axis for o in self.operands.values() if axis in o.strides)
-        sizes = [vector * width for vector in vectors if vector * width > 1]
-        if not room:
-            return length, [*sizes, 1]
+        along = [o for o in self.operands.values() if axis in o.strides]
+        tight = [o for o in along if not o.room(axis)]
+        sizes = [n * width for n in vectors if n * width > 1]
         if isinstance(length, int):
-            return -(-length // width) * width, sizes
-        return c.b.and_(c.b.add(c.size(length), c.size(width - 1)), c.size(-width)), sizes
+            sizes = [s for s in sizes if s <= max(-(-length // width) * width, 1)]
 
+        def piece(x: Ir, size: int, _: list[Ir]) -> list[Ir]:
+            body(x, size)
+            return []
 
-@dataclass(frozen=True)
-class Contraction(Kernel):
-    """`nd.contract`: rows of the operand without the lane axis, broadcast, times vectors of the other."""
-
-    summed: tuple[str, ...]
-    acc: ElementType
-
-    def write(self, c: Code) -> None:
-        out = self.operands["out0"]
-        lane = out.order[-1] if out.order else ""
-        width = c.target.width(self.acc.bytes) if lane else 1
-        row = self.row(lane)
-        # The long sums are innermost.
-        known = {n: x if isinstance(x, int) else 1 << 30 for n, x in self.lengths.items()}
-        summed = sorted(self.summed, key=lambda n: known[n])
-        length, sizes = self.lanes(c, lane, width, (2, 1)) if lane else (1, [1])
-        if isinstance(length, int) and length < 2 * width:
-            sizes = [s for s in sizes if s <= width]
-
-        def block(at: Pointers) -> None:
-            def lanes(x: Ir, size: int, _: list[Ir]) -> list[Ir]:
-                one, vectors = (1, 1) if size == 1 else (width, size // width)
-                here = self.move(c, at, lane, x) if lane else at
-
-                def rows(y: Ir, count: int, _: list[Ir]) -> list[Ir]:
-                    self.tile(c, self.move(c, here, row, y) if row else here, lane, one, vectors, row, count, summed)
-                    return []
-
-                c.cut(self.lengths[row] if row else 1, [c.target.register_rows, 1] if row else [1], (), rows)
-                return []
-
-            c.cut(length, sizes, (), lanes)
-
-        self.over(c, [n for n in out.order if n not in (lane, row)], self.start(c), block)
-
-    def row(self, lane: str) -> str:
-        """The axis of the register tile's rows: the longest that the vectors' operand lacks, so that rows share its loads."""
-        out, a, b = (self.operands[r].strides for r in ("out0", "in0", "in1"))
-        if lane in a and lane not in b:
-            a, b = b, a
-        length = {n: x if isinstance(x, int) else 1 << 30 for n, x in self.lengths.items()}
-        found = [n for n in out if n != lane and n not in b and length[n] > 1]
-        return max(found, key=lambda n: length[n], default="")
-
-    def tile(
-        self, c: Code, at: Pointers, lane: str, width: int, vectors: int, row: str, rows: int, summed: Sequence[str]
-    ) -> None:
-        kind = c.vector_type(self.acc, width)
-        cells = [(r, vector) for r in range(rows) for vector in range(vectors)]
-
-        def step(here: Pointers, sums: list[Ir]) -> list[Ir]:
-            loaded: dict[tuple[str, int, int], Ir] = {}
-
-            def value(role: str, r: int, vector: int) -> Ir:
-                """An operand for one cell; loaded once for all cells that share it."""
-                operand = self.operands[role]
-                key = (role, r if row in operand.strides else 0, vector if lane in operand.strides else 0)
-                if key not in loaded:
-                    pointer = c.move(c.move(here[role], operand, row, key[1]), operand, lane, key[2] * width)
-                    x = c.load(pointer, operand, lane, width)
-                    loaded[key] = x if operand.element is ElementType.I1 else scalars.cast(c, x, operand.element, self.acc)
-                return loaded[key]
-
-            result: list[Ir] = []
-            for (r, vector), total in zip(cells, sums, strict=True):
-                new = c.intrinsic("fma", value("in0", r, vector), value("in1", r, vector), total)
-                if "where" in self.operands:
-                    new = c.b.select(value("where", r, vector), new, total)
-                result.append(new)
-            return result
-
-        sources = {role: pointer for role, pointer in at.items() if role != "out0"}
-        sums = self.folded(c, summed, sources, [c.constant(0.0, kind)] * len(cells), step)
-        out = self.operands["out0"]
-        for (r, vector), total in zip(cells, sums, strict=True):
-            c.store(total, c.move(c.move(at["out0"], out, row, r), out, lane, vector * width), out, lane, width)
+        if not tight:
+            whole = -(-length // width) * width if isinstance(length, int) else c.round_up(length, width)
+            c.cut(whole, sizes, (), piece)
+        elif all(o.unit(axis) for o in tight) and width > 1:
+            c.cut(length, sizes, (), piece)
+            with c.tail(length, width) as start:
+                if start is not None:
+                    body(start, width)
+        else:
+            c.cut(length, [*sizes, 1], (), piece)
 
 
 @dataclass(frozen=True)
@@ -180,7 +115,7 @@ class Reduction(Kernel):
     acc: ElementType
 
     def combine(self, c: Code, a: Ir, b: Ir) -> Ir:
-        return scalars.maximum(c, a, b) if self.kind == "max" else c.b.fadd(a, b)
+        return scalars.combine(c, self.kind, a, b)
 
     def write(self, c: Code) -> None:
         source, out = self.operands["in0"], self.operands["out0"]
@@ -193,24 +128,23 @@ class Reduction(Kernel):
 
         def across(at: Pointers) -> None:
             """The lanes are kept: several vectors at once hide the latency of the combination."""
-            length, sizes = self.lanes(c, lane, width, (4, 1)) if lane else (1, [1])
-            if isinstance(length, int):
-                sizes = [s for s in sizes if s <= max(length, 1)]
 
-            def piece(x: Ir, size: int, _: list[Ir]) -> list[Ir]:
+            def piece(x: Ir, size: int) -> None:
                 one, vectors = (1, 1) if size == 1 else (width, size // width)
                 here = self.move(c, at, lane, x) if lane else at
 
                 def step(now: Pointers, sums: list[Ir]) -> list[Ir]:
-                    moved = [self.move(c, now, lane, vector * one) if vector else now for vector in range(vectors)]
+                    moved = [self.move(c, now, lane, n * one) if n else now for n in range(vectors)]
                     return [self.combine(c, s, load(p, one)) for s, p in zip(sums, moved, strict=True)]
 
                 begin = [c.constant(start, c.vector_type(self.acc, one))] * vectors
-                for vector, s in enumerate(self.folded(c, self.summed, {"in0": here["in0"]}, begin, step)):
-                    c.store(s, c.move(here["out0"], out, lane, vector * one), out, lane, one)
-                return []
+                for n, s in enumerate(self.folded(c, self.summed, {"in0": here["in0"]}, begin, step)):
+                    c.store(s, c.move(here["out0"], out, lane, n * one), out, lane, one)
 
-            c.cut(length, sizes, (), piece)
+            if lane:
+                self.lanes(c, lane, width, (4, 1), piece)
+            else:
+                piece(c.size(0), 1)
 
         def along(at: Pointers) -> None:
             """The lanes are summed: one vector of partial results, then its lanes, then the elements left over."""
@@ -235,49 +169,3 @@ class Reduction(Kernel):
             self.over(c, out.order, self.start(c), along)
         else:
             self.over(c, [n for n in source.order if n != lane and n not in self.summed], self.start(c), across)
-
-
-@dataclass(frozen=True)
-class Copy(Kernel):
-    """`cpu.pack`, `tile.store` and copies of carried values: from one order and element spacing to another."""
-
-    def write(self, c: Code) -> None:
-        source, out = self.operands["in0"], self.operands["out0"]
-        order = out.order if out.padded or not source.padded else source.order
-        if not order:
-            at = self.start(c)
-            c.store(c.load(at["in0"], source, "", 1), at["out0"], out, "", 1)
-            return
-        lane = order[-1]
-        width = c.target.width(source.element.bytes)
-
-        def along(operands: tuple[Operand, Operand], sizes: Sequence[int], length: Size | Ir) -> None:
-            def line(at: Pointers) -> None:
-                def piece(x: Ir, size: int, _: list[Ir]) -> list[Ir]:
-                    here = self.move(c, at, lane, x)
-                    c.store(c.load(here["in0"], operands[0], lane, size), here["out0"], operands[1], lane, size)
-                    return []
-
-                c.cut(length, sizes, (), piece)
-
-            self.over(c, order[:-1], self.start(c), line)
-
-        length, sizes = self.lanes(c, lane, width, (1,))
-        spaced = [o.strides.get(lane, 0) for o in (source, out)]
-        if all(s == o.element.bytes for s, o in zip(spaced, (source, out), strict=True)):
-            along((source, out), sizes, length)
-            return
-        if any(isinstance(s, int) and s != source.element.bytes for s in spaced):
-            along((source, out), [1], self.lengths[lane])
-            return
-        # The spacing in user memory is known only at run time: vectors where elements lie next to each other.
-        tests = [c.b.icmp_signed("==", c.size(s), c.size(source.element.bytes)) for s in spaced if isinstance(s, str)]
-        together = tests[0] if len(tests) == 1 else c.b.and_(*tests)
-        dense = tuple(
-            Operand(o.address, {**o.strides, lane: o.element.bytes}, o.order, o.element, o.padded) for o in (source, out)
-        )
-        with c.b.if_else(together) as (then, otherwise):
-            with then:
-                along((dense[0], dense[1]), sizes, length)
-            with otherwise:
-                along((source, out), [1], self.lengths[lane])

@@ -6,7 +6,7 @@ No fast-math flags: infinities and NaN keep their meaning, and products and sums
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attngen.backends.cpu.vector import BIT, I32, REGISTER, Code, Ir, ll
@@ -35,6 +35,31 @@ EXP_F32 = (
 )
 EXP2_F64 = tuple(math.log(2) ** n / math.factorial(n) for n in range(14))
 EXP_F64 = tuple(1 / math.factorial(n) for n in range(14))
+# 2**r for 0 <= r < 1, of least relative error among polynomials that are 1 at 0: 2e-9 and 3e-16, found by iteratively
+# reweighted least squares (Lawson 1961).
+EXP2_UP_F32 = (
+    1.0,
+    0.6931470444432271,
+    0.24022930555328503,
+    0.05548528061466528,
+    0.00967545157375626,
+    0.0012467846391380525,
+    0.00021612915120409532,
+)
+EXP2_UP_F64 = (
+    1.0,
+    0.6931471805599465,
+    0.24022650695901054,
+    0.05550410866662445,
+    0.009618129090284694,
+    0.0013333559109793914,
+    0.00015403496737323474,
+    1.5253501169029289e-05,
+    1.3203973269706529e-06,
+    1.0289886646429374e-07,
+    6.387398845877173e-09,
+    6.61019847337423e-10,
+)
 # ln(2) in two parts: a multiple of the first by a small integer is exact.
 LN2_F32, LN2_F64 = (0.693359375, -2.12194440e-4), (6.93147180369123816490e-01, 1.90821492927058770002e-10)
 
@@ -74,8 +99,10 @@ def scale_by_power(c: Code, p: Ir, n: Ir) -> Ir:
 
 
 def exp2(c: Code, x: Ir) -> Ir:
-    """2**x: relative error 8e-8 in f32, 5e-16 in f64; results below the smallest normal number are 0."""
+    """2**x: relative error 8e-8 in f32, 5e-16 in f64; results below the smallest normal number are 0 or correct."""
     b, kind, single = c.b, x.type, is_single(x)
+    if c.target.scales and c.fills_register(kind):
+        return scale_up(c, polynomial(c, above_floor(c, x), EXP2_UP_F32 if single else EXP2_UP_F64), x)
     low, high = (-126.0, 128.0) if single else (-1022.0, 1024.0)
     # Comparisons that NaN fails: it becomes a harmless number here, and comes back at the end.
     a = b.select(b.fcmp_ordered(">=", x, c.constant(low, kind)), x, c.constant(low - 1, kind))
@@ -83,6 +110,16 @@ def exp2(c: Code, x: Ir) -> Ir:
     n = c.intrinsic("nearbyint", a)
     p = polynomial(c, b.fsub(a, n), EXP2_F32 if single else EXP2_F64)
     return b.select(b.fcmp_unordered("uno", x, x), x, scale_by_power(c, p, n))
+
+
+def above_floor(c: Code, x: Ir) -> Ir:
+    """x - floor(x); 0 for infinities. One instruction of AVX-512 (VREDUCEPS, rounding down)."""
+    return c.avx512("reduce", x, x, ll.Constant(I32, 9))
+
+
+def scale_up(c: Code, p: Ir, x: Ir) -> Ir:
+    """p · 2**floor(x), also where that is infinite, 0 or below the normal numbers. One instruction of AVX-512 (VSCALEFPS)."""
+    return c.avx512("scalef", p, p, x)
 
 
 def exp(c: Code, x: Ir) -> Ir:
@@ -123,6 +160,30 @@ def extremum(sign: str) -> Callable[[Code, Ir, Ir], Ir]:
 
 
 maximum, minimum = extremum(">"), extremum("<")
+
+
+def combine(c: Code, kind: str, x: Ir, *values: Ir) -> Ir:
+    """Some steps of a reduction from x on. A maximum looks for NaN in pairs of values at once: x itself stays NaN since the
+    vector instruction keeps its second operand when there is one."""
+    if kind != "max":
+        return c.b.fadd(x, tree(c.b.fadd, values))
+    if len(values) == 1:
+        return maximum(c, values[0], x)
+
+    def larger(a: Ir, b: Ir) -> Ir:
+        return c.b.select(c.b.fcmp_ordered(">", a, b), a, b)
+
+    pairs = zip(values[::2], (*values[1::2], values[-1]), strict=False)
+    wrong = tree(c.b.or_, [c.b.fcmp_unordered("uno", a, b) for a, b in pairs])
+    return c.b.select(wrong, c.constant(math.nan, x.type), larger(tree(larger, values), x))
+
+
+def tree(join: Callable[[Ir, Ir], Ir], values: Sequence[Ir]) -> Ir:
+    """The values joined pairwise, so that few wait for each other."""
+    left = list(values)
+    while len(left) > 1:
+        left = [*(join(a, b) for a, b in zip(left[::2], left[1::2], strict=False)), *left[len(left) // 2 * 2 :]]
+    return left[0]
 
 
 def divide_floor(c: Code, x: Ir, y: Ir) -> tuple[Ir, Ir]:

@@ -12,21 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attngen.backends import Unsupported
-from attngen.backends.cpu import scalars
-from attngen.backends.cpu.chain_kernel import Chain
-from attngen.backends.cpu.kernels import Contraction, Copy, Kernel, Reduction
-from attngen.backends.cpu.ops import Map, Pack
+from attngen.backends.cpu import chain_kernel, scalars
+from attngen.backends.cpu.chains import uses
+from attngen.backends.cpu.copy_kernel import Copy
+from attngen.backends.cpu.kernels import Kernel, Reduction
+from attngen.backends.cpu.ops import Chain, Map, Pack, Product
+from attngen.backends.cpu.product_kernel import Contraction
 from attngen.backends.cpu.storage import ALIGNMENT, Storage
 from attngen.backends.cpu.target import Target
 from attngen.backends.cpu.vector import REGISTER, Operand, Size
-from attngen.ir.core import Block, Op, Value
+from attngen.ir.core import Block, Op, Value, argument
 from attngen.ir.diagnostics import UNKNOWN
 from attngen.ir.elementwise import Cast, Compare, Elementwise
 from attngen.ir.func import Func
 from attngen.ir.loop import For, Load, Parallel, Store, trips
 from attngen.ir.nd import Constant, Contract, Expand, Index, Reduce
 from attngen.ir.printer import Names
-from attngen.ir.types import Extent, RangeType, UpTo, bound
+from attngen.ir.types import Axis, Extent, RangeType, UpTo, bound, scalar
 
 Lengths = Mapping[str, Size]
 
@@ -82,6 +84,8 @@ class Writer:
         self.arguments: list[str] = []
         self.scratch_bytes = self.temporary_bytes = 0
         self.storage: Storage | None = None
+        self.aimed: dict[Value, tuple[Operand, Operand]] = {}
+        """Results that are computed where they go: that place, and the one in scratch memory."""
 
     def program(self) -> Program:
         self.arrays()
@@ -212,7 +216,10 @@ class Writer:
             self.call(f"copy_{axes_word(to)}", Copy(operands, self.lengths[source]), depth)
 
     def block(self, block: Block, depth: int) -> None:
+        stores = stored_whole(block)
         for op in block.ops:
+            if isinstance(op, Chain):
+                self.aim(op, stores, depth)
             match op:
                 case For():
                     self.loop(op, depth)
@@ -221,21 +228,18 @@ class Writer:
                     lengths = {value.range.axis: self.ranges[value][1] for value in op.ranges}
                     self.lengths[op.result] = {**self.lengths[op.source], **lengths}
                 case Store():
-                    place = self.part(op.target, op.ranges, depth)
                     self.operands[op.result], self.lengths[op.result] = self.operands[op.target], self.lengths[op.target]
-                    operands = {"in0": self.operands[op.value], "out0": place}
-                    self.call(f"store_{axes_word(op.value)}", Copy(operands, self.lengths[op.value]), depth)
+                    self.store(op, depth)
                 case Map():
                     self.chain(op, depth)
                 case Pack():
-                    self.call(f"pack_{axes_word(op.result)}", Copy(*self.tiles(op, in0=op.value)), depth)
+                    self.pack(op, depth)
                 case Contract():
                     check_element(op.name, op.lhs)
-                    operands, lengths = self.tiles(
-                        op, in0=op.lhs, in1=op.rhs, **({} if op.where is None else {"where": op.where})
-                    )
-                    kernel = Contraction(operands, lengths, summed=op.over, acc=op.acc)
-                    self.call(f"contract_{axes_word(op.result)}", kernel, depth, f"sum over {', '.join(op.over)}")
+                    total = argument(scalar(op.acc))
+                    self.product(op, op, Block((total,), (), (total,)), depth)
+                case Product():
+                    self.product(op, op.contraction, op.body, depth)
                 case Reduce():
                     operands, lengths = self.tiles(op, in0=op.value)
                     kernel = Reduction(operands, lengths, kind=op.kind, summed=op.over, acc=op.acc)
@@ -275,31 +279,120 @@ class Writer:
         outs = {f"out{index}": self.operands[value] for index, value in enumerate(op.results)}
         return {role: self.operands[value] for role, value in roles.items()} | outs, lengths
 
-    def chain(self, op: Map, depth: int) -> None:
+    # ---- tiles that need no place of their own
+
+    def store(self, op: Store, depth: int) -> None:
+        value, aimed = op.value, self.aimed.get(op.value)
+        if aimed is None:
+            operands = {"in0": self.operands[value], "out0": self.part(op.target, op.ranges, depth)}
+            self.call(f"store_{axes_word(value)}", Copy(operands, self.lengths[value]), depth)
+            return
+        place, own = aimed
+        self.lines.append(f"{'    ' * depth}if {place.strides[value.names[-1]]} != {value.element.bytes}:")
+        self.call(f"store_{axes_word(value)}", Copy({"in0": own, "out0": place}, self.lengths[value]), depth + 1)
+
+    def pack(self, op: Pack, depth: int) -> None:
+        """The copy; it is left out at run time where the value's elements lie side by side."""
+        kernel, word = Copy(*self.tiles(op, in0=op.value)), axes_word(op.result)
+        found = self.alias(op.result, self.operands[op.value], depth)
+        if found is None:
+            self.call(f"pack_{word}", kernel, depth)
+            return
+        self.call(f"pack_{word}", kernel, depth + 1)
+        self.lines.append(f"{'    ' * (depth + 1)}{found}")
+
+    def aim(self, op: Chain, stores: Mapping[Value, Store], depth: int) -> None:
+        """Let results that are stored whole be computed where they go, if elements lie side by side there."""
+        for value in op.results[: op.stored]:
+            if value in stores:
+                place = self.part(stores[value].target, stores[value].ranges, depth)
+                own = self.operands[value]
+                if (found := self.alias(value, place, depth)) is not None:
+                    self.lines.append(f"{'    ' * (depth + 1)}{found}")
+                    self.aimed[value] = place, own
+
+    def alias(self, value: Value, there: Operand, depth: int) -> str | None:
+        """Read and write a tile in user memory where vectors can be. Writes the choice up to its condition, and gives the line
+        that chooses scratch memory after all; None if that is clear from the start."""
+        own, lane = self.operands[value], value.names[-1] if value.names else ""
+        spacing, size = there.strides.get(lane), value.element.bytes
+        if there.order[-1:] != (lane,) or not isinstance(spacing, str) or size < 4 or there.element is not value.element:
+            return None
+        name = self.unique(f"{there.address}_or_{own.address}")
+        strides: dict[str, Size] = {n: self.unique(f"{name}_{n}") if bound(e) > 1 else 0 for n, e in value.tensor.axes}
+        strides[lane] = size
+        moving = [n for n in value.names if isinstance(strides[n], str)]
+        names = ", ".join([name, *(str(strides[n]) for n in moving)])
+        pad = "    " * depth
+        self.lines.append(f"{pad}{names} = {', '.join([there.address, *(str(there.strides[n]) for n in moving)])}")
+        self.lines.append(f"{pad}if {spacing} != {size}:")
+        self.operands[value] = Operand(name, strides, value.names, value.element)
+        return f"{names} = {', '.join([own.address, *(str(own.strides[n]) for n in moving)])}"
+
+    def product(self, op: Contract | Product, contraction: Contract, body: Block, depth: int) -> None:
+        roles = {"in0": op.lhs, "in1": op.rhs, **({} if op.where is None else {"where": op.where})}
+        inputs, down, kinds = (op.inputs, op.down, op.kinds) if isinstance(op, Product) else ((), (), ())
+        found, more, lengths = self.inputs(inputs, op.axes if isinstance(op, Product) else (), len(roles))
+        operands, lengths = self.tiles(op, lengths, **roles, **more)
+        space = contraction.result.names
+        kernel = Contraction(
+            operands,
+            {n: lengths[n] for n in (*space, *op.over)},
+            body=body,
+            inputs=found,
+            kinds=kinds,
+            space=space,
+            summed=op.over,
+            acc=op.acc,
+            down=down,
+        )
+        sums = f"sum over {', '.join(op.over)}"
+        if isinstance(op, Contract):
+            self.call(f"contract_{axes_word(op.result)}", kernel, depth, sums)
+            return
+        self.describe(op, space, sums, depth)
+        self.call(f"contract_{axes_word(contraction.result)}", kernel, depth)
+
+    def inputs(
+        self, values: Sequence[Value], axes: Sequence[Axis], first: int = 0
+    ) -> tuple[tuple[str | tuple[str, Size], ...], dict[str, Value], dict[str, Size]]:
+        """For the inputs of a chain: where the kernel finds each, the values among them by role, and lengths of axes."""
         inputs: list[str | tuple[str, Size]] = []
         roles: dict[str, Value] = {}
-        ranges: dict[str, Size] = {n: self.extent(n, e) for n, e in op.axes}
-        for index, value in enumerate(op.inputs):
+        lengths: dict[str, Size] = {n: self.extent(n, e) for n, e in axes}
+        for index, value in enumerate(values, first):
             if isinstance(value.type, RangeType):
-                start, ranges[value.type.axis] = self.ranges[value]
+                start, lengths[value.type.axis] = self.ranges[value]
                 inputs.append((value.type.axis, start))
             else:
                 roles[f"in{index}"] = value
                 inputs.append(f"in{index}")
-        inputs += [(name, 0) for name, _ in op.axes]
-        operands, lengths = self.tiles(op, ranges, **roles)
-        space = op.results[0].names
-        kernel = Chain(operands, {n: lengths[n] for n in space}, body=op.body, inputs=tuple(inputs), space=space)
-        self.describe(op, depth)
-        self.call(f"map_{axes_word(op.results[0])}", kernel, depth)
+        inputs += [(name, 0) for name, _ in axes]
+        return tuple(inputs), roles, lengths
 
-    def describe(self, op: Map, depth: int) -> None:
+    def chain(self, op: Map, depth: int) -> None:
+        inputs, roles, ranges = self.inputs(op.inputs, op.axes)
+        operands, lengths = self.tiles(op, ranges, **roles)
+        space = tuple(name for name, _ in op.space)
+        kernel = chain_kernel.Chain(
+            operands,
+            {n: lengths[n] for n in space},
+            body=op.body,
+            inputs=inputs,
+            kinds=op.kinds,
+            space=space,
+            down=op.down,
+        )
+        self.describe(op, space, "", depth)
+        self.call(f"map_{axes_word(op.space)}", kernel, depth)
+
+    def describe(self, op: Map | Product, space: Sequence[str], first: str, depth: int) -> None:
         """The scalar ops of a chain as comments; refuses those that cannot be built."""
         names = Names()
-        taken = zip(op.inputs, names.define(op.body.args), strict=False)
-        shown = ", ".join(f"{name} = {self.shown(value)}" for value, name in taken)
+        given = [first] * bool(first) + [self.shown(value) for value in op.inputs]
+        shown = ", ".join(f"{name} = {x}" for name, x in zip(names.define(op.body.args), given, strict=False))
         pad = "    " * depth
-        self.lines.append(f"{pad}# for each {', '.join(op.results[0].names) or 'call'}: {shown}")
+        self.lines.append(f"{pad}# for each {', '.join(space) or 'call'}: {shown}")
         for inner in op.body.ops:
             for value in (*inner.operands, *inner.results):
                 check_element(inner.name, value)
@@ -310,10 +403,12 @@ class Writer:
                 continue
             (name,) = names.define(inner.results)
             self.lines.append(f"{pad}#   {name} = {inner.line(names)}")
-        results = ", ".join(
-            f"{self.operands[r].address} = {names(value)}" for r, value in zip(op.results, op.body.yields, strict=True)
-        )
-        self.lines.append(f"{pad}#   {results}")
+        ways = ["", *(f" {kind} over {', '.join(op.down)} of" for kind in op.kinds)]
+        results = [
+            f"{self.operands[r].address} ={ways[max(n - op.stored + 1, 0)]} {names(value)}"
+            for n, (r, value) in enumerate(zip(op.results, op.body.yields, strict=True))
+        ]
+        self.lines.append(f"{pad}#   {', '.join(results)}")
 
     def shown(self, value: Value) -> str:
         return self.operands[value].address if value in self.operands else f"index {value.range.axis}"
@@ -325,9 +420,17 @@ class Writer:
         self.lines.append(f"{call}  # {comment}" if comment else call)
 
 
-def axes_word(value: Value) -> str:
+def stored_whole(block: Block) -> Mapping[Value, Store]:
+    """The values that chains of a block make only to be stored by it."""
+    users = [*block.yields, *(value for op in block.ops for value in uses(op))]
+    stores = {op.value: op for op in block.ops if isinstance(op, Store) and isinstance(op.value.op, Chain)}
+    return {value: op for value, op in stores.items() if users.count(value) == 1 and value.op in block.ops}
+
+
+def axes_word(of: Value | Sequence[Axis]) -> str:
     """The axes of a tile in memory order, those of one element left out."""
-    return "".join(n for n, extent in value.tensor.axes if bound(extent) > 1) or "one"
+    axes = of.tensor.axes if isinstance(of, Value) else of
+    return "".join(n for n, extent in axes if bound(extent) > 1) or "one"
 
 
 def check_element(what: str, value: Value) -> None:

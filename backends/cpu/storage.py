@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from attngen.backends.cpu.ops import Map, Pack
+from attngen.backends.cpu.ops import Chain, Pack, Product
 from attngen.backends.cpu.target import Target
 from attngen.ir.core import Block, Op, Value, argument
 from attngen.ir.loop import For, Load, Store
@@ -54,6 +54,7 @@ class Storage:
         self.clock = 0
         self.count(body, [])
         self.share()
+        self.reuse()
         self.bytes = self.arrange()
 
     # ---- intervals
@@ -84,7 +85,7 @@ class Storage:
                     self.views[op.result] = self.views.get(op.source, op.source)
                 case Store():
                     self.memory.add(op.result)
-                case Map() | Pack() | Contract() | Reduce():
+                case Chain() | Pack() | Contract() | Reduce():
                     for value in op.results:
                         self.define(value, stack)
                 case _:
@@ -132,6 +133,15 @@ class Storage:
             self.starts[op] = self.copies([(init, arg) for init, arg, _ in each], start)
             self.ends[op] = self.copies([(new, arg) for _, arg, new in each], end)
 
+    def reuse(self) -> None:
+        """A chain's result takes the place of an input that nothing reads later."""
+        for op in self.at.values():
+            if isinstance(op, Chain):
+                for result in op.results:
+                    taken = next((x for x in op.inputs if x in self.place and self.compatible(x, result)), None)
+                    if taken is not None:
+                        self.join(taken, result)
+
     def compatible(self, value: Value, arg: Value) -> bool:
         if self.place[value] is self.place[arg]:
             return False
@@ -150,8 +160,11 @@ class Storage:
         # The last use of a is where b is made. A chain reads an element before it writes the same one (but not if it reads a
         # part of a, elsewhere); a loop's carried values change hands by copies that act as one.
         op = self.at[handover]
-        if isinstance(op, Map):
-            return a not in op.inputs or any(self.views.get(value) is a for value in op.inputs)
+        if isinstance(op, Chain):
+            elsewhere = [self.views[value] for value in op.inputs if value in self.views]
+            if isinstance(op, Product):
+                elsewhere += [self.views.get(value, value) for value in (op.lhs, op.rhs, op.where) if value is not None]
+            return a not in op.inputs or a in elsewhere
         return not isinstance(op, For)
 
     def copies(self, pairs: list[tuple[Value, Value]], clock: int) -> list[tuple[Value, Value]]:

@@ -19,6 +19,8 @@ class Target:
     name: str
     vector_bits: int
     vector_registers: int
+    scales: bool = False
+    """Whether it has AVX-512's instructions for exponents of floats."""
 
     @property
     def lanes(self) -> int:
@@ -35,9 +37,10 @@ class Target:
         return self.vector_bits // 8 // max(element_bytes, 4)
 
     @property
-    def register_rows(self) -> int:
-        """Rows of a register tile two vectors wide: its accumulators take half of the registers."""
-        return self.vector_registers // 4
+    def row_counts(self) -> list[int]:
+        """Rows of register tiles two vectors wide, the best first: its accumulators take half of the registers."""
+        most = self.vector_registers // 4
+        return [most, *(n for n in (4, 2, 1) if n < most)]
 
 
 @cache
@@ -47,7 +50,7 @@ def host() -> Target:
     features: Mapping[str, bool] = llvm.get_host_cpu_features()
     name: str = llvm.get_host_cpu_name()
     if features.get("avx512f") and features.get("avx512vl"):
-        return Target(name, 512, 32)
+        return Target(name, 512, 32, scales=bool(features.get("avx512dq")))
     if features.get("avx2") and features.get("fma"):
         return Target(name, 256, 16)
     return Target(name, 128, 32 if features.get("neon") else 16)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,10 @@ class Operand:
         """Whether vectors can be loaded along the axis."""
         return self.strides.get(axis) == self.element.bytes
 
+    def room(self, axis: str) -> bool:
+        """Whether a last, partial vector along the axis may be read and written as a whole one."""
+        return self.padded and self.order[-1:] == (axis,)
+
     def names(self) -> list[str]:
         return [self.address, *(s for s in self.strides.values() if isinstance(s, str))]
 
@@ -64,6 +69,8 @@ class Code:
         self.function.attributes.add("nounwind")
         self.b: Ir = ll.IRBuilder(self.function.append_basic_block("entry"))
         self.values: dict[str, Ir] = dict(zip(arguments, self.function.args, strict=True))
+        self.mask: Ir | None = None
+        """Which lanes of a vector exist, where not all do."""
 
     # ---- numbers
 
@@ -123,9 +130,14 @@ class Code:
         return found
 
     def cut(
-        self, length: Size, sizes: Sequence[int], carried: Sequence[Ir], body: Callable[[Ir, int, list[Ir]], Sequence[Ir]]
+        self,
+        length: Size | Ir,
+        sizes: Sequence[int],
+        carried: Sequence[Ir],
+        body: Callable[[Ir, int, list[Ir]], Sequence[Ir]],
     ) -> list[Ir]:
-        """Run along an axis in the largest size first, what remains in the next: `body(start, size, carried)`."""
+        """Run along an axis in the largest size first, what remains in the next: `body(start, size, carried)`. What is less
+        than the smallest size is left over."""
         state, start = list(carried), 0
         for size in sizes:
             if isinstance(length, int):
@@ -139,7 +151,30 @@ class Code:
             start = stop
         return state
 
-    def whole(self, length: Size, size: int) -> Ir:
+    @contextmanager
+    def tail(self, length: Size, width: int) -> Generator[Ir | None]:
+        """Inside, loads and stores touch only the lanes that are left over after whole vectors; None if there are none."""
+        if isinstance(length, int):
+            start, rest = length // width * width, length % width
+            if not rest:
+                yield None
+                return
+            self.mask = ll.Constant(ll.VectorType(BIT, width), [n < rest for n in range(width)])
+            yield self.size(start)
+            self.mask = None
+            return
+        start = self.whole(length, width)
+        rest = self.b.sub(self.size(length), start)
+        with self.b.if_then(self.b.icmp_signed(">", rest, self.size(0))):
+            lanes = ll.Constant(ll.VectorType(I64, width), list(range(width)))
+            self.mask = self.b.icmp_signed("<", lanes, self.splat(rest, width))
+            yield start
+            self.mask = None
+
+    def round_up(self, length: Size, size: int) -> Ir:
+        return self.b.and_(self.b.add(self.size(length), self.size(size - 1)), self.size(-size))
+
+    def whole(self, length: Size | Ir, size: int) -> Ir:
         return self.b.mul(self.b.udiv(self.size(length), self.size(size)), self.size(size))
 
     def finish(self) -> Ir:
@@ -171,7 +206,12 @@ class Code:
             one = self.b.load(pointer, align=1, typ=kind)
             return self.splat(self.truth(one, element), width)
         if operand.unit(axis):
-            many = self.b.load(pointer, align=1, typ=self.vector_type(element, width, memory=True))
+            kind = self.vector_type(element, width, memory=True)
+            if self.mask is None or operand.room(axis):
+                many = self.b.load(pointer, align=1, typ=kind)
+            else:
+                args = [pointer, ll.Constant(I32, 1), self.mask, ll.Constant(kind, None)]
+                many = self.named(f"llvm.masked.load.{mangled(kind)}.p0", kind, args)
             return self.truth(many, element)
         many = ll.Constant(ll.VectorType(kind, width), ll.Undefined)
         for lane in range(width):
@@ -182,6 +222,9 @@ class Code:
     def store(self, value: Ir, pointer: Ir, operand: Operand, axis: str, width: int) -> None:
         if operand.element is ElementType.I1:
             value = self.b.zext(value, self.vector_type(operand.element, width, memory=True))
+        if width > 1 and self.mask is not None and not operand.room(axis):
+            self.named(f"llvm.masked.store.{mangled(value.type)}.p0", VOID, [value, pointer, ll.Constant(I32, 1), self.mask])
+            return
         if width == 1 or operand.unit(axis):
             self.b.store(value, pointer, align=1)
             return
@@ -210,11 +253,32 @@ class Code:
 
     def intrinsic(self, name: str, *args: Ir, result: Ir = None) -> Ir:
         """Call `llvm.<name>`, overloaded on the type of its first operand."""
-        kind = args[0].type
-        scalar = kind.element if isinstance(kind, ll.VectorType) else kind
-        suffix = {"double": "f64", "float": "f32"}.get(str(scalar), str(scalar))
-        full = f"llvm.{name}.{f'value{kind.count}' if isinstance(kind, ll.VectorType) else ''}{suffix}"
+        return self.named(f"llvm.{name}.{mangled(args[0].type)}", result or args[0].type, args)
+
+    def fills_register(self, kind: Ir) -> bool:
+        """Whether a vector has exactly the lanes of one register."""
+        return (
+            isinstance(kind, ll.VectorType)
+            and kind.count * (8 if mangled(kind.element) == "f64" else 4) == self.target.row_bytes
+        )
+
+    def avx512(self, name: str, passed: Ir, *args: Ir) -> Ir:
+        """An instruction of AVX-512 on whole registers of floats, all lanes on, rounding as the processor does now."""
+        kind = passed.type
+        letter = "d" if kind.count == 8 else "s"
+        mask = ll.Constant(ll.IntType(kind.count), -1)
+        return self.named(f"llvm.x86.avx512.mask.{name}.p{letter}.512", kind, [*args, passed, mask, ll.Constant(I32, 4)])
+
+    def named(self, full: str, result: Ir, args: Sequence[Ir]) -> Ir:
+        """Call a function of LLVM's by its full name."""
         function = self.module.globals.get(full)
         if function is None:
-            function = ll.Function(self.module, ll.FunctionType(result or kind, [a.type for a in args]), full)
+            function = ll.Function(self.module, ll.FunctionType(result, [a.type for a in args]), full)
         return self.b.call(function, args)
+
+
+def mangled(kind: Ir) -> str:
+    """A type as names of intrinsics have it: `v16f32`."""
+    scalar = kind.element if isinstance(kind, ll.VectorType) else kind
+    suffix = {"double": "f64", "float": "f32"}.get(str(scalar), str(scalar))
+    return f"{f'v{kind.count}' if isinstance(kind, ll.VectorType) else ''}{suffix}"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Generator
 
 from attngen.ir.build import compare, constant, folded, maximum, minimum, mul, select, unary
-from attngen.ir.core import Op, Value, constant_value
+from attngen.ir.core import Op, Value, at, constant_value
 from attngen.ir.diagnostics import remark
 from attngen.ir.elementwise import Abs, Elementwise
 from attngen.ir.func import Func
 from attngen.ir.nd import Reduce
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import place, postorder, rewrite, substitute
+from attngen.ir.types import ElementType
 
 
 @register_pass("fold-scale")
@@ -31,9 +33,17 @@ def fold_scale(func: Func) -> Func:
         return func
     folding = Folding()
     func = rewrite(func, folding.rule)
-    # Whoever else reads a maximum that was scaled gets it scaled back.
-    table = {old: mul(new, 1 / factor) for old, (factor, new) in folding.maxima.items()}
+    table: dict[Value, Value] = {}
+    for old, (factor, new) in folding.maxima.items():  # whoever else reads a maximum that was scaled gets it scaled back
+        assert old.op is not None
+        with at(old.op.loc):
+            table[old] = mul(new, 1 / factor)
     return func.with_body(place(func.args, substitute(func.outputs, table)))
+
+
+Factored = tuple[Value, float]
+Sinking = Generator[Factored, Value, Value]
+"""A computation of c·x that asks for others, (y, d) for d·y: recursion as deep as the program is long, off Python's stack."""
 
 
 class Folding:
@@ -41,7 +51,7 @@ class Folding:
 
     def __init__(self) -> None:
         self.maxima: dict[Value, tuple[float, Value]] = {}
-        self.scaled: dict[tuple[Value, float], Value] = {}
+        self.scaled: dict[Factored, Value] = {}
 
     def rule(self, op: Op) -> Value | None:
         if op.facts.base_two and isinstance(op, Elementwise):
@@ -63,45 +73,56 @@ class Folding:
         changes: dict[str, Value] = {}
         for k in op.facts.multilinear:
             inner = constant_factor(op.operands[k].op)
-            if inner is not None and len(inner[1].names) == len(op.results[0].names):
+            whole = inner is not None and len(inner[1].names) == len(op.results[0].names)
+            if inner is not None and whole and held(c * inner[0], inner[1].element):
                 c, changes[names[k]] = c * inner[0], inner[1]
         return self.scale(dataclasses.replace(op, **changes).result, c) if changes else None
 
     def scale(self, x: Value, c: float) -> Value:
         """c·x, with c as deep as it goes: to the other constants, or to an operand with fewer axes."""
-        if c == 1:
-            return x
-        if (x, c) not in self.scaled:
-            self.scaled[x, c] = self.sink(x, c)
-        return self.scaled[x, c]
+        stack = [((x, c), self.sink(x, c))] if c != 1 and (x, c) not in self.scaled else []
+        answer: Value | None = None
+        while stack:
+            key, sinking = stack[-1]
+            try:
+                wanted = next(sinking) if answer is None else sinking.send(answer)
+            except StopIteration as done:
+                answer = self.scaled[key] = done.value
+                stack.pop()
+                continue
+            answer = wanted[0] if wanted[1] == 1 else self.scaled.get(wanted)
+            if answer is None:
+                stack.append((wanted, self.sink(*wanted)))
+        return x if c == 1 else self.scaled[x, c]
 
-    def sink(self, x: Value, c: float) -> Value:
+    def sink(self, x: Value, c: float) -> Sinking:
         op, known = x.op, constant_value(x)
         if known is not None and not x.names:
             return constant(c * known, x.element)
         if op is None:
             return kept_finite(x, c)
         if (factor := constant_factor(op)) is not None:
-            return self.scale(factor[1], c * factor[0])
+            return (yield factor[1], c * factor[0]) if held(c * factor[0], x.element) else mul(x, c)
         facts = op.facts
         if isinstance(op, Reduce) and op.algebra.positively_homogeneous and c > 0:
-            new = dataclasses.replace(op, value=self.scale(op.value, c)).result
+            new = dataclasses.replace(op, value=(yield op.value, c)).result
             self.maxima[x] = (c, new)
             return new
         linear = range(len(facts.combination)) if facts.combination else facts.jointly_linear
         if not linear and c > 0:
             linear = facts.positively_homogeneous
         if linear and isinstance(op, Elementwise):
-            return self.with_operands(op, {k: self.guard_or_scaled(op.operands[k], c) for k in linear})
+            changes: dict[int, Value] = {}
+            for k in linear:
+                # LOWEST stands in for the maximum over nothing, in whatever unit: it is not multiplied.
+                lowest = constant_value(op.operands[k]) == x.element.lowest
+                changes[k] = op.operands[k] if lowest else (yield op.operands[k], c)
+            return self.with_operands(op, changes)
         if facts.multilinear and isinstance(op, Elementwise):
             narrow = min(facts.multilinear, key=lambda k: len(op.operands[k].names))
             if len(op.operands[narrow].names) < len(x.names):
                 return self.with_operands(op, {narrow: times(op.operands[narrow], c)})
         return kept_finite(x, c) if is_input(x) else mul(x, c)
-
-    def guard_or_scaled(self, x: Value, c: float) -> Value:
-        """LOWEST stands in for the maximum over nothing, in whatever unit: it is not multiplied."""
-        return x if constant_value(x) == x.element.lowest else self.scale(x, c)
 
     def with_operands(self, op: Elementwise, changes: dict[int, Value]) -> Value:
         table = {op.operands[k]: v for k, v in changes.items()}
@@ -120,13 +141,18 @@ def constant_factor(op: Op | None) -> tuple[float, Value] | None:
             return None
     if len(op.facts.multilinear) == 2:
         return known, a
-    return (1 / known, a) if known else None
+    return (1 / known, a) if known and held(1 / known, a.element) else None
+
+
+def held(c: float, element: ElementType) -> bool:
+    """Whether a factor neither overflows nor vanishes in the type: 0 · (1e30 · 1e30) is not a number."""
+    return c == 0 or element.tiny <= abs(c) <= element.largest
 
 
 def times(x: Value, c: float) -> Value:
     """c·x, joined with a factor that x has already."""
     factor = constant_factor(x.op)
-    return mul(x, c) if factor is None else mul(factor[1], c * factor[0])
+    return mul(x, c) if factor is None or not held(c * factor[0], x.element) else mul(factor[1], c * factor[0])
 
 
 def is_input(x: Value) -> bool:

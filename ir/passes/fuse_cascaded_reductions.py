@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attngen.ir.build import constant, folded, mul
-from attngen.ir.core import Block, Op, Value, argument, at, constant_value
+from attngen.ir.core import Block, Op, Value, argument, at, attribute_key, constant_value, walk
 from attngen.ir.diagnostics import remark
 from attngen.ir.facts import ANYTHING, Interval
 from attngen.ir.func import Func
@@ -102,7 +102,9 @@ class Fusion:
         self.block, self.group = block, group
         # Equal values are one value from here on; the loops themselves are found again by their place in the list.
         roots = (*block.yields, *(r for loop in group for r in loop.results))
-        needs, args = free(roots), set(block.args)
+        # What is bound in the block or deeper: an op that needs none of it lies outside.
+        args = {*block.args, *(arg for op in walk(block) for region in op.regions for arg in region.args)}
+        needs = free(roots)
 
         def elsewhere(op: Op) -> bool:
             """A loop of another block: it must stay the one that others refer to."""
@@ -118,14 +120,23 @@ class Fusion:
         first = self.loops[0]
         self.axis, self.extent, self.step = first.axis, first.extent, first.step
         self.range = argument(RangeType(self.axis, tile_extent(self.extent, self.step)), self.axis)
-        self.reductions = [self.reduction(loop, k) for loop in self.loops for k in range(len(loop.results))]
+        # A reduction that is carried out twice is carried once.
+        self.same: dict[Value, Value] = {}
+        distinct: dict[object, Reduction] = {}
+        for loop in self.loops:
+            for k, result in enumerate(loop.results):
+                x = self.reduction(loop, k)
+                first_alike = distinct.setdefault((type(x.combine), attribute_key(x.combine), x.partial, x.init.type), x)
+                if first_alike is not x:
+                    self.same[result] = first_alike.result
+        self.reductions = list(distinct.values())
         self.results = {x.result: x for x in self.reductions}
         self.needs = free([x.partial for x in self.reductions])
 
     def reduction(self, loop: For, k: int) -> Reduction:
         combine = loop.body.yields[k].op
         assert combine is not None
-        (partial,) = substitute((combine.operands[1],), {loop.body.args[0]: self.range}, self.interner)
+        (partial,) = substitute((combine.operands[1],), {loop.body.args[0]: self.range, **self.same}, self.interner)
         return Reduction(loop.results[k], loop.inits[k], loop.body.args[1 + k], combine, partial)
 
     def varying(self, x: Value) -> bool:
@@ -145,6 +156,7 @@ class Fusion:
         stages = len({x.stage for x in self.reductions})
         if len(self.loops) > 1:
             remark(f"{len(self.loops)} loops over {self.axis} became {stages}, carrying {len(self.reductions)} values")
+        final |= {again: final[value] for again, value in self.same.items()}
         return substitute(self.yields, final)
 
     def choose_stage(self, x: Reduction) -> None:

@@ -14,11 +14,14 @@ from attngen.ir.func import Func
 from attngen.ir.intervals import Intervals
 from attngen.ir.nd import Contract, Reduce
 from attngen.ir.pipeline import register_pass
-from attngen.ir.rewrite import Interner, rewrite
+from attngen.ir.rewrite import Interner, postorder, rewrite
 from attngen.ir.types import Extent
 
 Term = tuple[Value | None, Value | None]
 """(coefficient, rest) of a sum of products; None is 1."""
+
+MOST_TERMS = 16
+"""What has more terms when it is multiplied out stays as it is."""
 
 
 @register_pass("hoist-invariant-factors")
@@ -44,6 +47,7 @@ class Hoisting:
         self.interner = Interner()
         self.interval = Intervals()
         self.reading: dict[tuple[Value, tuple[str, ...]], bool] = {}
+        self.sums: dict[tuple[Value, tuple[str, ...]], list[Term]] = {}
 
     def run(self, func: Func) -> Func:
         return rewrite(func, self.rule)
@@ -63,18 +67,19 @@ class Hoisting:
     # ---- sums
 
     def distribute(self, op: Contract | Reduce, a: Value, b: Value | None, over: tuple[str, ...]) -> Value | None:
+        if any(op.operands[0].tensor.extents[n] == 0 for n in over):
+            return None  # a sum over nothing is 0, whatever its factors are
         first, second = self.terms(a, over), self.terms(b, over) if b is not None else [(None, None)]
         products = [(times(c, d), r, s) for c, r in first for d, s in second]
         if products == [(None, a, b)]:
             return None
+        if isinstance(op, Contract) and op.where is not None:
+            # Masked terms must still be products along the summed axes.
+            if not all(v is not None and set(over) <= set(v.names) for _, r, s in products for v in (r, s)):
+                return None
         if len(products) > 1:
             remark(f"{op.name} over {', '.join(over)} became {len(products)} sums, one accumulator each", op.loc)
         extents = {n: e for v in op.operands for n, e in v.tensor.axes}
-        if isinstance(op, Contract) and op.where is not None:
-            # A masked sum stays one: its terms must still be products along the summed axes.
-            whole = all(v is not None and set(over) <= set(v.names) for _, r, s in products for v in (r, s))
-            if not whole or len(products) > 1:
-                return None
         sums = [times(c, self.total(r, s, over, extents, op)) for c, r, s in products]
         result = chain(lambda x, y: add(x, y), [s for s in sums if s is not None])
         missing = tuple(axis for axis in op.result.tensor.axes if axis[0] not in result.names)
@@ -91,6 +96,13 @@ class Hoisting:
 
     def linear(self, x: Value, over: tuple[str, ...]) -> list[Term]:
         """x = Σ coefficient · rest, no coefficient having a summed axis. Equal rests are collected."""
+        # Operands first: chains are long, and what is read twice is multiplied out once.
+        for op in postorder((x,), stop=lambda op: (op.results[0], over) in self.sums or not splits(op, over)):
+            found = self.terms_of(op.results[0], over)
+            self.sums[op.results[0], over] = found if len(found) <= MOST_TERMS else [(None, op.results[0])]
+        return self.sums.get((x, over)) or self.terms_of(x, over)
+
+    def terms_of(self, x: Value, over: tuple[str, ...]) -> list[Term]:
         op = x.op
         if not set(over) & set(x.names):
             return [(x, None)]
@@ -148,12 +160,10 @@ class Hoisting:
 
     def reads(self, x: Value, over: tuple[str, ...]) -> bool:
         """Whether x depends on a reduction over the same axes."""
-        key = (x, over)
-        if key not in self.reading:
-            op = x.op
-            here = op is not None and op.attributes.get("over") == over
-            self.reading[key] = here or op is not None and any(self.reads(v, over) for v in op.operands)
-        return self.reading[key]
+        for op in postorder((x,), stop=lambda op: (op.results[0], over) in self.reading):
+            below = any(self.reading.get((v, over), False) for v in op.operands)
+            self.reading[op.results[0], over] = below or op.attributes.get("over") == over
+        return self.reading.get((x, over), False)
 
     def total(
         self, a: Value | None, b: Value | None, over: tuple[str, ...], extents: dict[str, Extent], op: Contract | Reduce
@@ -194,6 +204,13 @@ class Hoisting:
             return None
         top = dataclasses.replace(op, value=x).result
         return folded(inner.rebuild(lambda v: top if v is x else v, lambda b: b))
+
+
+def splits(op: Op, over: tuple[str, ...]) -> bool:
+    """Whether an op with the summed axes may be a sum of products of what it reads."""
+    facts = op.facts
+    known = facts.combination or facts.multilinear or facts.jointly_linear or facts.product_to_sum
+    return isinstance(op, Elementwise) and bool(known) and bool(set(over) & set(op.results[0].names))
 
 
 def one(like: Value) -> Value:

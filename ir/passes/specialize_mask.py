@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from attngen.ir import elementwise as ew
 from attngen.ir.build import binary, constant, folded
-from attngen.ir.core import Op, Value, argument, at, attribute_key, constant_value
+from attngen.ir.core import Block, Op, Value, argument, at, attribute_key, constant_value
 from attngen.ir.diagnostics import remark
 from attngen.ir.facts import ANYTHING, Interval
 from attngen.ir.func import Func
@@ -53,7 +53,6 @@ def specialized(loop: For) -> tuple[Value, ...] | None:
                 bounds[v] = tiles.of(v)
             except Unbounded as reason:
                 remark(f"a mask along {loop.axis} is applied everywhere: nothing is known of {reason} over a tile", loop.loc)
-        # A mask made of others that were bounded is dropped with them.
         if not bounds:
             return None
         certain = all_of(ew.And, [b[0] for b in bounds.values()])
@@ -77,7 +76,7 @@ def all_of(cls: type[ew.Binary], values: list[Value]) -> Value:
     return found
 
 
-def region(inputs: tuple[Value, ...], yields: tuple[Value, ...]):
+def region(inputs: tuple[Value, ...], yields: tuple[Value, ...]) -> Block:
     """A region that computes the yields from arguments of its own in place of the inputs."""
     args = tuple(argument(v.type, v.hint) for v in inputs)
     return clone(unplaced(args, substitute(yields, dict(zip(inputs, args, strict=True)))))
@@ -97,16 +96,20 @@ def masks_of(roots: Iterable[Value]) -> list[Value]:
 def without(yields: tuple[Value, ...], masks: Collection[Value]) -> tuple[Value, ...]:
     """The values where the masks are true everywhere: selects and `where` are gone."""
     memo: dict[Value, Value] = {}
+
+    def get(v: Value) -> Value:
+        return memo.get(v, v)
+
     for op in postorder(yields):
         if isinstance(op, ew.Select) and op.condition in masks and set(op.lhs.names) == set(op.result.names):
-            memo[op.result] = memo.get(op.lhs, op.lhs)
+            memo[op.result] = get(op.lhs)
             continue
-        new = op.rebuild(lambda v: memo.get(v, v), lambda b: b)
+        new = op.rebuild(get, lambda b: b)
         if isinstance(new, Contract) and isinstance(op, Contract) and op.where in masks and new.where is not None:
             if set(new.where.names) <= set(new.lhs.names) | set(new.rhs.names):
                 new = dataclasses.replace(new, where=None)
         memo |= {old: r for old, r in zip(op.results, new.results, strict=True) if old is not r}
-    return tuple(memo.get(v, v) for v in yields)
+    return tuple(map(get, yields))
 
 
 # ---------------------------------------------------------------- a trip that changes nothing
@@ -141,7 +144,10 @@ def unchanged(carried: list[Value], yields: tuple[Value, ...], masks: Collection
     return all(of(y) is c for y, c in zip(yields, carried, strict=True))
 
 
-def simplest(op: Op, result: Value, of, interval) -> float | Value:
+Known = Callable[[Value], "float | Value"]
+
+
+def simplest(op: Op, result: Value, of: Known, interval: Callable[[Value], Interval]) -> float | Value:
     """The constant or other value that a result is known to equal, else the result itself."""
     operands = [of(v) for v in op.operands]
     constants = [v for v in operands if not isinstance(v, Value)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from difflib import get_close_matches
 
 from attngen.ir.build import add, constant, expand, maximum
 from attngen.ir.core import Op, Value, argument, at
 from attngen.ir.diagnostics import UNKNOWN, IRError, Loc, remark
+from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
 from attngen.ir.loop import For, Load, Parallel, Store, trips
-from attngen.ir.nd import REDUCTIONS, Contract, Expand, Index, Reduce
+from attngen.ir.nd import REDUCTIONS, Contract, Expand, Gather, Index, Reduce
 from attngen.ir.passes.tile_sizes import choose_steps, reason
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import place, postorder, unplaced
@@ -39,6 +41,10 @@ def tile(func: Func, /, **steps: int) -> Func:
     for op in func.body.ops:
         for v in op.results:
             extents |= dict(v.tensor.axes)
+    for op in func.body.ops:
+        whole = set(op.attributes.get("over", ())) & set(steps)
+        if whole and not isinstance(op, Contract | Reduce | Gather):
+            raise op.error(f"cannot be cut along {', '.join(sorted(whole))}", help="run decompose-attn before tile")
     for name, step in steps.items():
         if name not in extents:
             close = get_close_matches(name, extents, 1)
@@ -81,7 +87,9 @@ class Tiling:
         return self.func.with_body(place(self.func.args, tuple(results[x].pop() for x in self.func.outputs)))
 
     def explain(self, y: Value, user: Value) -> None:
-        assert isinstance(y.op, Contract | Reduce)
+        if not isinstance(y.op, Contract | Reduce):
+            remark("a table that is looked up is stored by a nest of its own", loc_of(y))
+            return
         clash = set(y.op.over) & set(self.cut(user))
         why = f"its user's nest cuts {', '.join(clash)}" if clash else "a part of it serves many parts of its user"
         remark(f"{y.op.name} over {', '.join(y.op.over)} is stored by a nest of its own: {why}", y.op.loc)
@@ -98,9 +106,14 @@ class Tiling:
         several = {n for n in nest if trips(self.extents[n], self.steps[n]) > 1}
 
         def blocked(op: Op) -> bool:
-            if op is x.op or not isinstance(op, Contract | Reduce) or not self.may_store(op.result):
+            if op is x.op or op in tables:
+                return op in tables
+            if not isinstance(op, Contract | Reduce) or not self.may_store(op.result):
                 return False
             return bool(set(op.over) & set(nest)) or not several <= set(op.result.names)
+
+        # A table is looked up in memory, whatever it was computed from.
+        tables = {op.table.op for op in postorder((x,)) if isinstance(op, Gather) and op.table.op and op.table is not x}
 
         found: list[Value] = []
         for op in postorder((x,), stop=blocked):
@@ -146,18 +159,40 @@ class Lowering:
 
     def value(self, x: Value, ranges: Mapping[str, Value]) -> Value:
         """x on the given parts; only the parts of its own axes matter."""
-        cut = tuple(ranges[n] for n in self.tiling.cut(x))
-        key = (x, cut)
+
+        def known(op: Op) -> bool:
+            return not isinstance(op, Elementwise) or self.key(op.results[0], ranges) in self.memo
+
+        # Operands first, so that a long chain of elementwise ops needs no deep recursion.
+        for op in postorder((x,), stop=known):
+            self.one(op.results[0], ranges)
+        return self.one(x, ranges)
+
+    def key(self, x: Value, ranges: Mapping[str, Value]) -> tuple[Value, tuple[Value, ...]]:
+        return x, tuple(ranges[n] for n in self.tiling.cut(x))
+
+    def one(self, x: Value, ranges: Mapping[str, Value]) -> Value:
+        key = _, cut = self.key(x, ranges)
         if key not in self.memo:
             if x in self.tiling.done or x.op is None:
-                self.memo[key] = Load(source=self.tiling.done.get(x, x), ranges=cut).result
+                self.memo[key] = self.load(x, ranges)
             else:
                 with at(x.op.loc):
                     self.memo[key] = self.op(x.op, cut, ranges)
         return self.memo[key]
 
+    def load(self, x: Value, ranges: Mapping[str, Value], whole: tuple[str, ...] = ()) -> Value:
+        """The given parts of a tensor in memory; axes in `whole` are not cut."""
+        cut = tuple(ranges[n] for n in self.tiling.cut(x) if n not in whole)
+        return Load(source=self.tiling.done.get(x, x), ranges=cut).result
+
     def op(self, op: Op, cut: tuple[Value, ...], ranges: Mapping[str, Value]) -> Value:
         match op:
+            case Gather():
+                # Its coordinates may lead anywhere along these axes of the table.
+                return dataclasses.replace(
+                    op, table=self.load(op.table, ranges, whole=op.over), at=tuple(self.value(v, ranges) for v in op.at)
+                ).result
             case Index() if cut:
                 return Index(range=cut[0]).result
             case Expand():

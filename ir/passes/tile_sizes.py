@@ -11,7 +11,7 @@ from math import prod
 from attngen.ir.core import Op, Value, constant_value
 from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
-from attngen.ir.nd import Contract, Reduce
+from attngen.ir.nd import Contract, Reduce, looked_up
 from attngen.ir.rewrite import postorder
 from attngen.ir.types import TensorType, bound
 
@@ -38,8 +38,10 @@ def choose_steps(func: Func) -> dict[str, int]:
         else:
             steps[name] = max(min(rows, extents[name]), 1)
             rows = max(rows // steps[name], 1)
+    whole = looked_up(func.body.ops)
     for type in {v.tensor for op in func.body.ops for v in (*op.operands, *op.results)}:
-        fit(type, steps)
+        if not whole & set(type.names):
+            fit(type, steps)
     return {n: steps[n] for n in extents if n in steps}
 
 

@@ -7,14 +7,17 @@ import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from attngen.backends import Emitted, Executable, Unsupported, get_backend
 from attngen.backends.cpu.chains import form_chains
+from attngen.backends.cpu.fuse import fuse_nests
 from attngen.backends.cpu.layouts import choose_layouts
 from attngen.backends.cpu.ops import Map
+from attngen.backends.cpu.single_trips import inline_single_trips
 from attngen.backends.cpu.source import Writer
 from attngen.backends.cpu.target import Target
 from attngen.ir import build as b
@@ -35,9 +38,13 @@ CPU = get_backend("cpu")
 
 
 def lower(func: Func, layouts: bool = True) -> Func:
+    func = inline_single_trips(func)
+    verify(func)
     func = form_chains(func)
     verify(func)
     func = choose_layouts(func) if layouts else func
+    verify(func)
+    func = fuse_nests(func)
     verify(func)
     return func
 
@@ -507,10 +514,10 @@ def test_a_change_of_a_chain_changes_its_lines_alone() -> None:
     def clipped(op: Map) -> Map:
         nonlocal seen
         seen += 1
-        (last,) = op.body.yields
+        (last,) = set(op.body.yields)  # stored, and summed over j
         new = ew.Abs(value=last).result
         assert new.op
-        return Map(inputs=op.inputs, order=op.order, axes=op.axes, body=Block(op.body.args, (*op.body.ops, new.op), (new,)))
+        return replace(op, body=Block(op.body.args, (*op.body.ops, new.op), (new,) * len(op.body.yields)))
 
     def block(body: Block, env: dict[Value, Value]) -> Block:
         ops: list[Op] = []

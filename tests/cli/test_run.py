@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,12 +152,27 @@ def test_a_wrong_output_is_reported_and_not_written(
         ({"query": np.ones((2, 4, 9, 6), int)}, ("query: expected a float dtype",)),
         ({"query": np.ones(6, np.float32)}, ("query: expected at least 2 dimensions",)),
         ({"query": np.array([{}], object)}, ("cannot read query",)),
+        ({"scale": np.array(1e300)}, ("scale: 1e+300 is not finite in f32",)),
+        ({"expected": np.full((2, 4, 9, 5), "x")}, ("expected: the dtype must be a number, got <U1",)),
+        ({"expected": np.ones((2, 4, 9, 5), complex)}, ("expected: the dtype must be a number, got complex128",)),
     ],
 )
 def test_inputs_that_are_refused(
     capsys: Capture, npz: Callable[[dict[str, np.ndarray]], str], changes: dict[str, np.ndarray], words: tuple[str, ...]
 ) -> None:
     fails(capsys, ["run", "--target", "numpy", "--inputs", npz(arrays(**changes))], *words)
+
+
+def test_nan_and_infinity_are_compared_too(npz: Callable[[dict[str, np.ndarray]], str]) -> None:
+    data = arrays()
+    data["query"][0, 0, 0, 0], data["value"][1, 0, 0, 0] = np.nan, np.inf
+    assert main(["run", "--target", "numpy", "--inputs", npz(data)]) == 0
+
+
+def test_what_is_in_an_npz_but_no_array(capsys: Capture, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "in.npz", "w") as archive:
+        archive.writestr("query", b"hello")
+    fails(capsys, ["run", "--inputs", str(tmp_path / "in.npz")], "cannot read query: it is no array")
 
 
 def test_a_missing_input(capsys: Capture, npz: Callable[[dict[str, np.ndarray]], str]) -> None:
@@ -176,7 +192,24 @@ def test_files_that_are_no_npz(capsys: Capture, tmp_path: Path, content: bytes) 
 
 def test_an_output_that_cannot_be_written(capsys: Capture, tmp_path: Path) -> None:
     fails(capsys, ["run", *SMALL, "--out", str(tmp_path / "no" / "out.npz")], "cannot write", "No such file")
+    fails(capsys, ["run", *SMALL, "--out", str(tmp_path)], "cannot write", "it is a directory")
+    fails(capsys, ["run", *SMALL, "--out", ""], "cannot write", "the name is empty")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_is_written_through_links_and_pipes(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "link.npz").symlink_to(tmp_path / "real.npz")
+    assert main(["run", *SMALL, "--out", str(tmp_path / "link.npz")]) == 0
+    assert (tmp_path / "link.npz").is_symlink()
+    assert np.load(tmp_path / "real.npz").files == ["output"]
+    both = ["--inputs", str(tmp_path / "real.npz"), "--out", str(tmp_path / "link.npz")]
+    fails(capsys, ["run", *both], "would overwrite --inputs", code=2)
+    os.mkfifo(tmp_path / "pipe")
+    end = os.open(tmp_path / "pipe", os.O_RDWR)  # so that neither end waits for the other
+    assert main(["run", "--target", "numpy", "--shape", "1,1,2,2,2", "--out", str(tmp_path / "pipe")]) == 0
+    assert os.read(end, 4) == b"PK\x03\x04"
+    os.close(end)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.npz", "pipe", "real.npz"]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +218,7 @@ def test_an_output_that_cannot_be_written(capsys: Capture, tmp_path: Path) -> No
         (["--shape", "1,2,3,x,5"], ("whole numbers",)),
         (["--shape", "1,2,3,4,5", "--shape", "1,2,3,4,5"], ("once",)),
         (["--tile", "i"], ("AXIS=N",)),
+        (["--tile", "i=4,i=8"], ("--tile i=… is given twice",)),
         (["--dtype", "float31"], ("float32",)),
         (["--heads-kv", "0"], ("heads-kv",)),
         (["--inputs", "a.npz", "--out", "./a.npz"], ("overwrite",)),
@@ -209,6 +243,7 @@ def test_usage_errors(capsys: Capture, args: list[str], words: tuple[str, ...]) 
         (["--pass-pipeline", "til"], ("no pass 'til'", "did you mean tile?")),
         (["--pass-pipeline", "tile{i=0}"], ("at least 1",)),
         (["--tile", "z=4"], ("there is no axis 'z'",)),
+        (["--shape", f"1,1,1,1,{10**20}"], ("no memory holds an array of shape",)),
         (["--shape", "1,1,4000000000000000,4,4"], ("not enough memory",)),
         (["nothing.py:f"], ("nothing.py: no such file",)),
         (["nothing.ir"], ("nothing.ir: No such file",)),
@@ -231,20 +266,28 @@ def test_a_program_and_its_ir(capsys: Capture, tmp_path: Path) -> None:
     text.write_text(capsys.readouterr().out)
     assert main(["run", str(text), "--target", "numpy"]) == 0
     assert "x (2, 30, 8)" in capsys.readouterr().out
+    assert main(["opt", str(text), "-p", "default", "-o", str(tmp_path / "loops.ir")]) == 0
+    fails(capsys, ["run", str(tmp_path / "loops.ir"), "--tile", "i=3"], "is already cut into loops", code=2)
     assert main(["run", str(text), "--target", "numpy", "--shape", "x=3,4,5"]) == 0
     assert "x (3, 4, 5)  w (5, 5)" in capsys.readouterr().out
     fails(capsys, ["run", str(text), "--shape", "x=3,4"], "x: the layout 'a i d' has 3 dimensions")
     fails(capsys, ["run", str(text), "--shape", "y=3,4"], "no input 'y'")
     fails(capsys, ["run", f"{file}:projektion", *shapes], "did you mean projection?")
-    fails(capsys, ["run", str(file), *shapes[:4]], "give the shape of w")
+    fails(capsys, ["run", str(file), *shapes[:4]], "--shape w=… missing")
 
 
 def test_a_program_that_fails_is_shown_with_its_line(capsys: Capture, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    file.write_text("def f():\n    return 1 / 0\n\nf()\n")
-    assert main(["run", f"{file}:f"]) == 1
-    said = capsys.readouterr().err
-    assert "return 1 / 0" in said and "ZeroDivisionError" in said and "bug in attngen" not in said
+    traced = 'import attngen\n\n@attngen.program(x="i")\ndef f(x):\n    return 1 / 0\n'
+    for text in ("def f():\n    return 1 / 0\n\nf()\n", traced):
+        file.write_text(text)
+        assert main(["run", f"{file}:f", "--shape", "x=3"]) == 1
+        said = capsys.readouterr().err
+        assert "return 1 / 0" in said and "ZeroDivisionError" in said and "bug in attngen" not in said
+    file.write_text("raise SystemExit(3)\n")
+    fails(capsys, ["run", f"{file}:f"], "mine.py ended the process (SystemExit: 3)")
+    file.write_text(traced)
+    fails(capsys, ["run", f"{file}:f"], "--shape x=… missing; its inputs are x")
 
 
 def test_our_own_mistakes_are_called_bugs(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,8 +60,9 @@ def test_inputs(kernel: Kernel, x: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ([1.0], "out: expected a NumPy array, got list; use np.asarray(out)"),
-        (X.astype("f8"), "out: expected dtype float32, got float64; use out.astype(np.float32)"),
+        ([1.0], "out: expected an array of float32 to write into, got list; use np.empty(shape, …)"),
+        (X.astype("f8"), "out: expected an array of float32 to write into, got float64; use np.empty(shape, …)"),
+        (X.astype(">f4"), "out: expected an array of float32 to write into, got big-endian float32; use np.empty(shape, …)"),
         (
             X[:2].copy(),
             "out: axis i has extent 2 in shape (2, 4) (dimension 0), expected 3; compile the program for other shapes",
@@ -83,6 +84,15 @@ def test_out(kernel: Kernel, out: Any, message: str) -> None:
     with pytest.raises(ag.Error) as e:
         kernel(X, ONES, out=out)
     assert str(e.value) == message
+
+
+def test_out_is_returned_itself(kernel: Kernel) -> None:
+    class Labelled(np.ndarray[Any, Any]):
+        pass
+
+    out = np.empty_like(X).view(Labelled)
+    assert kernel(X, ONES, out=out) is out
+    assert np.array_equal(out, kernel(X, ONES))
 
 
 def test_how_inputs_are_given(kernel: Kernel) -> None:

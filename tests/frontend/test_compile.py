@@ -202,6 +202,13 @@ def test_extents_of_zero(normal: Any, zero: str, target: str) -> None:
         ({"target": None}, 'target: expected a name such as "cpu", got None'),
         ({"target": "numpy:fast"}, "target: numpy has no variant 'fast'; known: numpy"),
         ({"verify_each": "always"}, "verify_each: expected True, False or \"run\", got 'always'"),
+        ({"verify_each": []}, 'verify_each: expected True, False or "run", got []'),
+        ({"pipeline": 3}, "pipeline: expected passes as text, such as 'canonicalize,tile', got int"),
+        ({"dtype": None}, f"dtype: expected an element type, got None; known: {KNOWN}"),
+        (
+            {"v": (1, 2, 53, 2**62)},
+            f"v: no memory holds an array of tensor<b=1, h=2, j=53, e={2**62}, f32>; give smaller extents",
+        ),
     ],
 )
 def test_errors(inputs: dict[str, Any], message: str) -> None:
@@ -209,6 +216,16 @@ def test_errors(inputs: dict[str, Any], message: str) -> None:
         given: dict[str, Any] = SHAPES | {"target": "numpy"} | inputs
         ag.compile(ag.attention, **given)
     assert str(e.value) == message
+
+
+def test_any_axis_name_can_be_tiled_and_lengths_are_checked_with_and_without_execution() -> None:
+    rows = ag.program(x="i func")(lambda x: ag.softmax(x, over="func"))
+    x = np.arange(35, dtype=np.float32).reshape(5, 7)
+    kernel = ag.compile(rows, x=x, target="numpy", verify_each="run")
+    np.testing.assert_allclose(kernel(x).sum(axis=1), 1, rtol=1e-6)
+    for check in (True, "run"):
+        with pytest.raises(ag.Error, match="axis func: the length of a part must be at least 1, not 0"):
+            ag.compile(rows, x=x, target="numpy", pipeline="decompose-attn,tile{func=0}", verify_each=check)
 
 
 def test_more_errors() -> None:

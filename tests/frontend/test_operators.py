@@ -14,6 +14,7 @@ from attngen.ir.interpreter import run
 from attngen.ir.types import BF16, F16, F32, F64, I1, I8, I32, I64, ElementType, TensorType
 
 NUMBER: Any = 1.0
+ANY: Any = {k: k for k in (0, 1, 3, "2")}
 X = np.array([-2.5, -1.0, -0.0, 0.5, 1.0, 3.75], np.float32)
 Y = np.array([1.0, 2.0, 0.25, -3.0, 4.0, 0.5], np.float32)
 
@@ -41,6 +42,8 @@ OPERATORS: list[Callable[[Any, Any], Any]] = [
     lambda x, y: 2 / y,
     lambda x, y: x // y,
     lambda x, y: 7 // y,
+    lambda x, y: x // 1,
+    lambda x, y: x // 1.0,
     lambda x, y: x % y,
     lambda x, y: 5 % y,
     lambda x, y: x**2,
@@ -208,6 +211,19 @@ def test_output_has_the_type_of_the_first_float_input() -> None:
         (lambda x: ag.softmax(NUMBER, over="n"), "softmax: expected a traced value, got the number 1.0"),
         (lambda x: ag.index("m"), "index: no parameter of this program has an axis 'm'"),
         (lambda x: x.extent("m"), "extent: there is no axis 'm'"),
+        (lambda x: x * 10**400, "the number given does not fit f32"),
+        (lambda x: x**math.nan, "** takes whole exponents up to 16, 0.5 and -0.5, or a positive number as its base"),
+        (lambda x: x ** (10**400), "** takes whole exponents up to 16, 0.5 and -0.5, or a positive number as its base"),
+        (lambda x: math.inf**x, "** takes whole exponents up to 16, 0.5 and -0.5, or a positive number as its base"),
+        (lambda x: ag.scale(x, 1e300), "the number 1e+300 does not fit f32"),
+        (lambda x: ag.scale(x, 10**400), "the number given does not fit f32"),
+        (lambda x: ag.scale(x, ANY["2"]), "scale: by= must be a number, got a str"),
+        (lambda x: ag.softmax(x, over=ANY[1]), "softmax: over= takes names of axes, got 1"),
+        (lambda x: ag.softmax(x, over=("n", ANY[1])), "softmax: over= takes names of axes, got ('n', 1)"),
+        (lambda x: ag.index(ANY[0]), "index: expected the name of an axis, got 0"),
+        (lambda x: ag.rename(x, n=ANY[3]), "rename: 3 is no axis name"),
+        (lambda x: round(x, 2), "a traced value is rounded to whole numbers"),
+        (lambda x: np.round(x, 2), "a traced value is rounded to whole numbers"),
     ],
 )
 def test_errors(function: Callable[[Any], Any], message: str) -> None:

@@ -68,7 +68,7 @@ def test_the_built_in_program_has_lines_of_its_own() -> None:
     traced = ag.attention.trace(
         types(q={"b": 1, "h": 1, "i": 5, "d": 2}, k={"b": 1, "h": 1, "j": 7, "d": 2}, v={"b": 1, "h": 1, "j": 7, "e": 3})
     )
-    assert {op.loc.file.rsplit("/", 1)[-1] for op in traced.walk()} == {"sdpa.py"}
+    assert {op.loc.file.rsplit("/", 1)[-1] for op in traced.walk()} == {"four_steps.py"}
 
 
 def test_a_program_inside_a_program() -> None:

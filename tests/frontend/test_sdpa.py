@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import threading
 from typing import Any
@@ -222,26 +221,11 @@ def test_errors(changes: dict[str, Any], message: str) -> None:
     assert str(e.value) == message
 
 
-MASK = np.ones((5, 7), bool)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("attn_mask", MASK),
-        ("is_causal", True),
-        ("score_mod", lambda s, b, h, i, j: s),
-        ("mask_mod", lambda b, h, i, j: i >= j),
-        ("bias", MASK),
-        ("window", (3, 0)),
-        ("softcap", 20.0),
-        ("alibi_slopes", np.ones(4)),
-        ("sinks", np.ones(4)),
-        ("causal_alignment", "top_left"),
         ("cu_seqlens_q", np.array([0, 5])),
         ("cu_seqlens_k", np.array([0, 7])),
-        ("seqused_k", np.array([7, 7])),
-        ("semantics", "flash"),
         ("num_splits", 4),
         ("num_threads", 2),
     ],
@@ -250,48 +234,6 @@ def test_arguments_not_built_yet_are_refused_by_name(name: str, value: Any) -> N
     with pytest.raises(ag.Error) as e:
         sdpa(Q, K, V, **{name: value})
     assert str(e.value) == f"{name} is not supported yet; {sdpa_options.INSTEAD[name]}"
-
-
-def test_every_argument_is_accounted_for() -> None:
-    used = {
-        "query",
-        "key",
-        "value",
-        "scale",
-        "enable_gqa",
-        "layout",
-        "return_lse",
-        "lse_base",
-        "deterministic",
-        "out",
-        "target",
-    }
-    assert set(inspect.signature(sdpa).parameters) == used | {"dropout_p"} | set(sdpa_options.INSTEAD)
-
-
-def test_what_works_instead_works(normal: Any) -> None:
-    """The ways that the refusals name."""
-
-    @ag.program(q="i d", k="j d", v="j e", keep="i j", bias="i j")
-    def masked(q: Any, k: Any, v: Any, keep: Any, bias: Any) -> Any:
-        s = ag.contract(q, k, over="d") + bias
-        s = 20 * ag.tanh(s / 20)
-        s = s - 0.5 * ag.abs(ag.index("i") - ag.index("j"))
-        s = ag.where(keep, s, -math.inf)
-        s = ag.where(ag.index("j") <= ag.index("i"), s, -math.inf)
-        return ag.contract(ag.softmax(s, over="j"), v, over="j")
-
-    q, k, v, bias = normal(5, 4), normal(5, 4), normal(5, 3), normal(5, 5)
-    keep = np.eye(5, dtype=bool) | (bias > 0)
-    keep[3] = False
-    i, j = np.indices((5, 5))
-    s = np.where(keep & (j <= i), 20 * np.tanh((q @ k.T + bias) / 20) - 0.5 * abs(i - j), -np.inf)
-    p = np.exp(s)
-    want = p / np.maximum(p.sum(1, keepdims=True), 1e-30) @ v
-    shapes = {"q": q, "k": k, "v": v, "keep": keep, "bias": bias}
-    out = ag.compile(masked, target="numpy", verify_each="run", **shapes)(**shapes)
-    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
-    assert not out[3].any()
 
 
 def test_the_second_call_compiles_nothing(normal: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,7 +214,8 @@ def softmax(g: Generator) -> None:
 
 def weigh(g: Generator) -> None:
     a, v = g.of(F32, F64), g.floating()
-    g.add(attn.Weigh(weights=a, value=v, over=g.some([n for n in a.names if n in v.names])))
+    keep = g.of(I1) if g.random.random() < 0.5 else None
+    g.add(attn.Weigh(weights=a, value=v, keep=keep, over=g.some([n for n in a.names if n in v.names])))
 
 
 def load(g: Generator) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
 
+from attngen.backends import Unsupported
 from attngen.ir import pipeline as pipelines
 from attngen.ir.build import add, maximum, mul
 from attngen.ir.core import Block, Op, Value
-from attngen.ir.diagnostics import IRError
+from attngen.ir.diagnostics import Error, IRError
 from attngen.ir.elementwise import Exp, Exp2, Max, Sub
 from attngen.ir.func import Func
 from attngen.ir.interpreter import run
@@ -19,6 +21,7 @@ from attngen.ir.nd import Contract, Reduce
 from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import Pipeline, parse_pipeline, register_pass, run_pipeline
 from attngen.ir.rewrite import rewrite
+from attngen.ir.types import AxisMismatch
 from tests.derivation.programs import CASES, TILES, inputs
 
 DERIVE = PIPELINE.replace("tile", TILES, 1)
@@ -207,3 +210,9 @@ def test_builder_folds() -> None:
     func = standard()
     q = func.args[0]
     assert mul(q, 1.0) is q and add(q, 0.0) is q and maximum(q, -np.inf) is q
+
+
+def test_errors_pass_between_processes() -> None:
+    for error in (Error("x"), IRError("tile", "x", help="y"), AxisMismatch("i", 3, 4), Unsupported("cpu", "x", help="y")):
+        copied = pickle.loads(pickle.dumps(error))
+        assert type(copied) is type(error) and str(copied) == str(error)

@@ -9,11 +9,11 @@ from typing import Any
 import attngen
 
 GOLDEN = """\
--#   tile_ji_2 = %1
+-#   tile_ji = %1, tile_i = max over j of %1
 +#   %2 = nd.mul %0, %0
 +#   %3 = nd.mul %2, 0.00450842200277801
 +#   %4 = nd.add %1, %3
-+#   tile_ji_2 = %4
++#   tile_ji = %4, tile_i = max over j of %4
 """
 """What `s + 0.1 * s * s` adds: %0 is Q·K, and the factors are 1/√32 and 0.1/32, each times log2(e)."""
 SHAPES: dict[str, Any] = {"q": (1, 2, 150, 32), "k": (1, 2, 300, 32), "v": (1, 2, 300, 32)}
