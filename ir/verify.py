@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from attngen.ir.core import Block, Op, Value, label
 from attngen.ir.diagnostics import IRError
@@ -118,7 +119,7 @@ def axes_named_once(func: Func) -> Iterable[IRError]:
             continue
         ranges: tuple[Value, ...] = getattr(op, "ranges", ()) if "ranges" in op.fields.operands else ()
         selected = [v.type.axis for v in ranges if isinstance(v.type, RangeType)]
-        for names in (list(over), selected, [name for name, _ in loop_axes(op)]):
+        for names in (list(cast(tuple[str, ...], over)), selected, [name for name, _ in loop_axes(op)]):
             for name in names:
                 if names.count(name) > 1:
                     yield complain(func, op, f"names axis {name} twice")

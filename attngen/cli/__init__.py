@@ -16,6 +16,7 @@ from attngen.ir.diagnostics import Error
 COMMANDS = {
     "run": ("attngen.cli.run", "Compile, run, verify and time a kernel: the main job."),
     "opt": ("attngen.cli.opt", "Run passes on IR text, in the manner of mlir-opt."),
+    "semantics": ("attngen.cli.semantics", "Show the conventions of libraries, and where two disagree."),
     "list": ("attngen.cli.listing", "Show passes, ops, backends and targets."),
 }
 
@@ -56,6 +57,7 @@ def cli() -> None:
     attngen run PROGRAM.py:name --shape q=1,8,512,64 --shape k=… --shape v=…
     attngen run --print-ir-after-all              every stage of the derivation
     attngen opt FILE.ir -p canonicalize,tile      passes on IR text
+    attngen semantics --diff torch flash_attn     where two libraries mean different things
     attngen list passes                           what passes there are, and their options
     """
 
