@@ -56,7 +56,7 @@ def read_table(array: Array, keys: Sequence[Operand], name: str = "captured") ->
             raise user_error(f"{name} of shape {show_shape(array.shape)} is indexed at {number} in dimension {d}")
         else:
             selection.append(number % length)
-    table = _table(trace, np.asarray(array[tuple(selection)]), name, tuple(groups))
+    table = _table(trace, array[(*selection, ...)], name, tuple(groups))
     over = tuple(n for n in table.names if n not in {n for g in groups for n in g or ()})
     return Gather(table=table, at=tuple(at), over=over).result if over else table
 

@@ -80,12 +80,12 @@ def dilated(step: int, offset: int = 0) -> Mod:
 def document(ids: Any, kv_ids: Any = None) -> Mod:
     """Keys of the query's own document. ids: the document of each place, (length,) or (batch, length); kv_ids: that of keys,
     where it differs from that of queries."""
-    of_queries = _integers(ids, "document: ids", 1, 2)
-    of_keys = of_queries if kv_ids is None else _integers(kv_ids, "document: kv_ids", 1, 2)
+    ids = _integers(ids, "document: ids", 1, 2)
+    kv_ids = ids if kv_ids is None else _integers(kv_ids, "document: kv_ids", 1, 2)
 
     def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        mine = of_queries[q_idx] if of_queries.ndim == 1 else of_queries[b, q_idx]
-        return mine == (of_keys[kv_idx] if of_keys.ndim == 1 else of_keys[b, kv_idx])
+        mine = ids[q_idx] if ids.ndim == 1 else ids[b, q_idx]
+        return mine == (kv_ids[kv_idx] if kv_ids.ndim == 1 else kv_ids[b, kv_idx])
 
     return mask_mod
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -140,7 +141,8 @@ class Program:
         specs = {name: read_input(x, "float32", name) for name, x in inputs.items()}
         # Traced again on every call, so that captured numbers are those of now; compiled once per distinct function.
         bound = self.bind(input_types(self.layouts, specs))
-        kernel = KERNELS.get(("program", bound.func), lambda: build_kernel(self, bound))
+        bare = dataclasses.replace(bound, captured={})
+        kernel = KERNELS.get(("program", bound.func), lambda: build_kernel(self, bare))
         return kernel.with_captured(bound.captured)(*inputs.values())
 
     def _inline(self, inputs: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -116,9 +117,7 @@ def scaled_dot_product_attention(
     return kernel(query, key, value, *more, out=(out, None) if return_lse else out)
 
 
-def find_kernel(
-    arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], target: str
-) -> Kernel:
+def find_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], target: str) -> Kernel:
     """The kernel for arrays like these, compiled if there is none yet."""
     if mods:
         return modified_kernel(arrays, options, extras, mods, target)
@@ -142,8 +141,11 @@ def modified_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], 
         check_mod(name, mod)
     (_, query), (_, key), (_, value) = arrays
     check_inputs(query, key, value, options.layout)
-    made, traced = trace(arrays, options, extras, mods)
-    kernel = KERNELS.get(("sdpa", traced.func, target), lambda: build_kernel(made, traced, target=target))
+    _, traced = trace(arrays, options, extras, mods)
+    made = sdpa_program(Shape.of(query, key, options.layout), options, read_dtype(query.dtype, "query").accumulator, extras)
+    # What is kept must not keep alive what the modifications have captured.
+    bare = dataclasses.replace(traced, captured={})
+    kernel = KERNELS.get(("sdpa", traced.func, target), lambda: build_kernel(made, bare, target=target))
     return kernel.with_captured(traced.captured)
 
 

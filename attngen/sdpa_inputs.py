@@ -99,7 +99,7 @@ def broadcast(name: str, x: Array, dimensions: Sequence[Dimension]) -> Extra:
                 f"{length}, expected 1 or {extent} ({what})"
             )
         groups.append(axes)
-    return Extra(name, x[tuple(0 if length == 1 else slice(None) for length in x.shape)], Layout(tuple(groups)))
+    return Extra(name, x[(*(0 if length == 1 else slice(None) for length in x.shape), ...)], Layout(tuple(groups)))
 
 
 def small(name: str, x: Any, accumulator: ElementType, *wanted: Sequence[Dimension]) -> Extra:

@@ -36,12 +36,13 @@ PRESETS: Mapping[str, Semantics] = {
 }
 
 QUESTIONS: Mapping[str, str] = {
-    "alignment": "causal masks, windows and ALiBi are aligned to",
-    "window_number": "window=w is short for (w, w)",
-    "empty_row": "a row that may see no key is",
-    "empty_lse": "its log-sum-exp is",
-    "lse_base": "the log-sum-exp is to base",
+    "alignment": "aligned to",
+    "window_number": "window=w is (w, w)",
+    "empty_row": "a row without keys",
+    "empty_lse": "its log-sum-exp",
+    "lse_base": "base of log-sum-exp",
 }
+"""What each convention decides."""
 
 
 def preset(name: object) -> Semantics:
@@ -54,6 +55,14 @@ def preset(name: object) -> Semantics:
     return PRESETS[name]
 
 
+def answer(conventions: Semantics, name: str) -> str:
+    """A convention in words."""
+    value = getattr(conventions, name)
+    if name == "empty_lse" and conventions.empty_row == "mean":
+        return "the lowest float"
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
 def offset(alignment: str, q_len: int, kv_len: int) -> int:
     """What is added to a query's index before it is compared with a key's."""
     return 0 if alignment == "top_left" else kv_len - q_len
@@ -63,9 +72,9 @@ def differences(one: str, other: str, q_len: int, kv_len: int) -> Iterator[tuple
     """(question, answer of the one, answer of the other) wherever they disagree for these lengths."""
     a, b = preset(one), preset(other)
     for field in fields(Semantics):
-        x, y = getattr(a, field.name), getattr(b, field.name)
+        x, y = answer(a, field.name), answer(b, field.name)
         if x != y:
-            yield QUESTIONS[field.name], str(x), str(y)
+            yield QUESTIONS[field.name], x, y
     for i in range(q_len):
         rows = [causal_keys(offset(s.alignment, q_len, kv_len), i, kv_len) for s in (a, b)]
         if rows[0] != rows[1]:

@@ -268,14 +268,14 @@ class Log(Unary, name="nd.log"):
     """`%1 = nd.log %0 : tensor<i=4, f32>`: natural logarithm"""
 
     numpy = np.log
-    facts = Facts(monotone=(+1,), product_to_sum=True, inverse=lambda: Exp, base_two=lambda: (Log2, LN2))
+    facts = Facts(monotone=(+1,), domain=(0, math.inf), product_to_sum=True, inverse=lambda: Exp, base_two=lambda: (Log2, LN2))
 
 
 class Log2(Unary, name="nd.log2"):
     """`%1 = nd.log2 %0 : tensor<i=4, f32>`"""
 
     numpy = np.log2
-    facts = Facts(monotone=(+1,), product_to_sum=True, inverse=lambda: Exp2)
+    facts = Facts(monotone=(+1,), domain=(0, math.inf), product_to_sum=True, inverse=lambda: Exp2)
 
 
 class Tanh(Unary, name="nd.tanh"):
@@ -307,7 +307,7 @@ class Sqrt(Unary, name="nd.sqrt"):
     """`%1 = nd.sqrt %0 : tensor<i=4, f32>`"""
 
     numpy = np.sqrt
-    facts = Facts(monotone=(+1,))
+    facts = Facts(monotone=(+1,), domain=(0, math.inf))
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
         return Interval(0)

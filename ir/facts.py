@@ -69,6 +69,8 @@ class Facts:
     """The result is at most each operand (unless NaN)."""
     chooses: tuple[int, ...] = ()
     """The result is always one of these operands."""
+    domain: tuple[float, float] = (-math.inf, math.inf)
+    """Where a unary op is a number; outside, and only there, it is NaN."""
     sum_to_product: bool = False
     """f(a + b) = f(a) · f(b), f > 0 and increasing; so f(y - r') = f(y - r) · f(r - r')."""
     product_to_sum: bool = False

@@ -9,7 +9,7 @@ import click
 from attngen.cli.run import read_shape
 from attngen.cli.tables import table
 from attngen.ir.diagnostics import Error
-from attngen.semantics import PRESETS, QUESTIONS, Semantics, differences, preset
+from attngen.semantics import PRESETS, QUESTIONS, Semantics, answer, differences, preset
 
 SHOWN = 12
 """The most queries that are listed one by one."""
@@ -43,7 +43,3 @@ def command(pair: tuple[str, str] | None, shape: str) -> None:
     if more > 0:
         click.echo(f"and {more} more queries")
 
-
-def answer(conventions: Semantics, name: str) -> str:
-    value = getattr(conventions, name)
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

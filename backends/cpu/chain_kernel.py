@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +71,7 @@ class Chained(Kernel):
         """What reductions start from: for each kind as many vectors."""
         found: list[Ir] = []
         for kind, value in zip(self.kinds, self.body.yields[self.stored :], strict=True):
-            start = -math.inf if kind == "max" else 0.0
+            start = scalars.identity(kind, value.element)
             found += [c.constant(start, c.vector_type(value.element, width))] * vectors
         return found
 

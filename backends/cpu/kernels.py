@@ -6,7 +6,6 @@ result. Whatever is not in order for that is still right, only slower.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -121,7 +120,7 @@ class Reduction(Kernel):
         source, out = self.operands["in0"], self.operands["out0"]
         lane = source.order[-1] if source.order else ""
         width = c.target.width(self.acc.bytes)
-        start = -math.inf if self.kind == "max" else 0.0
+        start = scalars.identity(self.kind, self.acc)
 
         def load(at: Pointers, size: int) -> Ir:
             return scalars.cast(c, c.load(at["in0"], source, lane, size), source.element, self.acc)

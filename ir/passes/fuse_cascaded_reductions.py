@@ -17,10 +17,10 @@ from attngen.ir.facts import ANYTHING, Interval
 from attngen.ir.func import Func
 from attngen.ir.intervals import Intervals
 from attngen.ir.loop import For
-from attngen.ir.passes.separable import REASONABLE, NotSeparable, Separability, Shifts
+from attngen.ir.passes.separable import NotSeparable, Separability, Shifts, unless_equal
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import Interner, free, place, postorder, rewrite, substitute, unplaced
-from attngen.ir.types import Extent, RangeType, tile_extent
+from attngen.ir.types import Extent, RangeType, UpTo, tile_extent
 
 
 @register_pass("fuse-cascaded-reductions")
@@ -132,6 +132,15 @@ class Fusion:
         self.reductions = list(distinct.values())
         self.results = {x.result: x for x in self.reductions}
         self.needs = free([x.partial for x in self.reductions])
+        self.maxima = {x.result: terms for x in self.reductions if (terms := self.terms(x)) is not None}
+        plain = Intervals()
+        self.bounds = Intervals({x.result: self.result_bounds(x, plain(x.partial)) for x in self.reductions})
+
+    def terms(self, x: Reduction) -> Value | None:
+        """The value whose maximum a reduction is."""
+        op = x.partial.op
+        top = x.combine.algebra.upper_bound and op is not None and op.algebra.upper_bound and len(op.operands) == 1
+        return op.operands[0] if op is not None and top else None
 
     def reduction(self, loop: For, k: int) -> Reduction:
         combine = loop.body.yields[k].op
@@ -174,30 +183,20 @@ class Fusion:
             x.stage, x.shifts = x.stage + 1, ()
 
     def separability(self, running: set[Value]) -> Separability:
-        maxima: dict[Value, Value] = {}
-        known: dict[Value, Interval] = {}
-        for v in self.results:
-            reduction = self.results[v]
-            op = reduction.partial.op
-            if reduction.combine.algebra.upper_bound and op is not None and op.algebra.upper_bound and len(op.operands) == 1:
-                maxima[v] = op.operands[0]
-            known[v] = self.result_bounds(reduction)
-        bounds = Intervals(known, REASONABLE)
-        return Separability(running, maxima, self.varying, bounds, self.interner)
+        return Separability(running, self.maxima, self.varying, self.bounds, self.interner)
 
-    def result_bounds(self, x: Reduction) -> Interval:
+    def result_bounds(self, x: Reduction, partial: Interval) -> Interval:
         """Bounds of a running result: on an empty prefix it is still the identity."""
-        partial = Intervals(inputs=REASONABLE)(x.partial)
         if x.combine.algebra.upper_bound:
             return Interval(ANYTHING.lo, partial.hi)
         return Interval(0) if partial.nonnegative else ANYTHING
 
     def require_nonnegative(self, x: Reduction) -> None:
         """A rescaled maximum starts from 0, since -inf · 0 is not a number; that is right only for terms >= 0."""
-        op = x.partial.op
-        terms = op.operands[0] if op is not None and op.algebra.upper_bound and len(op.operands) == 1 else x.partial
-        if not Intervals(inputs=REASONABLE)(terms).nonnegative:
+        if not Intervals()(self.terms(x) or x.partial).nonnegative:
             raise NotSeparable("the maximum of values that may be negative is scaled, and -inf · 0 is not a number")
+        if self.extent == 0 or isinstance(self.extent, UpTo):
+            raise NotSeparable("the maximum may be over nothing, which is -inf and not 0")
         zero = constant(0, x.init.element)
         init = x.init.op
         x.init = zero if init is None or not init.operands else substitute((x.init,), {init.operands[0]: zero})[0]
@@ -240,7 +239,7 @@ class Fusion:
         for s in x.shifts:
             t = guards.get(s.reference, s.reference)
             (old,), (new,) = substitute((t,), was, self.interner), substitute((t,), now, self.interner)
-            value = mul(value, s.ratio(old, new))
+            value = mul(value, unless_equal(old, new, s.ratio(old, new)))
         return value
 
     def merge(self, members: list[Reduction], final: Mapping[Value, Value]) -> Block:

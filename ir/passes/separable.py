@@ -11,14 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from attngen.ir.build import add, constant, folded, maximum, mul, neg, sub
+from attngen.ir.build import add, compare, constant, folded, maximum, mul, neg, select, sub
 from attngen.ir.core import Op, Value, attribute_key, constant_value, label
-from attngen.ir.facts import Interval
 from attngen.ir.intervals import Intervals
 from attngen.ir.rewrite import Interner, postorder
-
-REASONABLE = Interval(-1e30, 1e30)
-"""What inputs are taken to lie in when a shift is proven finite: an infinite input makes its row NaN before and after."""
 
 
 class NotSeparable(Exception):
@@ -43,6 +39,9 @@ class Shift:
 
 Shifts = tuple[Shift, ...]
 
+MOST_SHIFTS = 8
+"""More corrections than this per step cost more than a second loop."""
+
 
 class Separability:
     """Asks about bodies over one axis.
@@ -62,6 +61,8 @@ class Separability:
         self.running, self.maxima, self.varying = running, maxima, varying
         self.bounds, self.interner = bounds, interner
         self.read: dict[Value, bool] = {}
+        self.found: dict[Value, Shifts] = {}
+        self.above: dict[tuple[Value, Value], bool] = {}
 
     def reads(self, x: Value) -> bool:
         """Whether x depends on a running result."""
@@ -75,6 +76,13 @@ class Separability:
 
     def shifts(self, x: Value) -> Shifts:
         """What x must be corrected by: its factors that read a running result."""
+        if x not in self.found:
+            self.found[x] = self.derive(x)
+            if len(self.found[x]) > MOST_SHIFTS:
+                raise NotSeparable(f"more than {MOST_SHIFTS} factors follow {self.which(x)}")
+        return self.found[x]
+
+    def derive(self, x: Value) -> Shifts:
         if not self.reads(x):
             return ()
         op = x.op
@@ -161,6 +169,8 @@ class Separability:
             raise NotSeparable(f"{self.which(t)} arrives through another loop, which every step would have to repeat")
         if not self.dominates(t, y):
             raise NotSeparable(f"{self.which(t)} is not known to be above what it is subtracted from")
+        if not self.defined(t):
+            raise NotSeparable(f"what is made of {self.which(t)} may be no number while nothing has been seen")
         return Shift(t, shift.kind, shift.ratio, shift.floor)
 
     def guarded(self, shift: Shift) -> Value:
@@ -170,9 +180,32 @@ class Separability:
             return t
         return maximum(t, constant(shift.floor, t.element))
 
+    def defined(self, t: Value) -> bool:
+        """Whether t is a number while the maxima it reads are still -inf: no log of it, no product of it with 0."""
+        for op in postorder((t,), stop=lambda op: op.results[0] in self.running or not self.reads(op.results[0])):
+            facts, reading = op.algebra, [k for k, v in enumerate(op.operands) if self.reads(v)]
+            low = [self.bounds(op.operands[k]).lo for k in reading]
+            if all(lo > float("-inf") and lo >= facts.domain[0] for lo in low):
+                continue
+            if facts.combination:
+                fine = all(facts.combination[k] > 0 for k in reading)
+            elif facts.multilinear:
+                fine = all(positive(v) for k, v in enumerate(op.operands) if k not in reading) and len(reading) == 1
+            else:
+                fine = bool(facts.upper_bound or facts.lower_bound or facts.chooses or facts.monotone)
+                fine = fine and all(lo >= facts.domain[0] for lo in low)
+            if not fine:
+                return False
+        return True
+
     # ---- t >= y for all of the axis that has been seen
 
     def dominates(self, t: Value, y: Value) -> bool:
+        if (t, y) not in self.above:
+            self.above[t, y] = self.is_above(t, y)
+        return self.above[t, y]
+
+    def is_above(self, t: Value, y: Value) -> bool:
         if constant_value(y) == float("-inf") or t is y:
             return True
         below = y.op.algebra if y.op else None
@@ -190,7 +223,8 @@ class Separability:
             return True
         if facts.combination == (1.0,) and self.dominates(op.operands[0], y):
             return True
-        if y.op is not None and type(op) is type(y.op) and attribute_key(op) == attribute_key(y.op):
+        alike = y.op is not None and type(op) is type(y.op) and attribute_key(op) == attribute_key(y.op)
+        if y.op is not None and alike and len(op.operands) == len(y.op.operands):
             pairs = list(enumerate(zip(op.operands, y.op.operands, strict=True)))
             if all(a is b or self.rises(op, k) and self.dominates(a, b) for k, (a, b) in pairs):
                 return True
@@ -213,6 +247,17 @@ class Separability:
         """The carried argument behind a loop's result, for its name."""
         op = result.op
         return op.regions[0].args[1 + result.index] if op is not None and op.regions else result
+
+
+def positive(x: Value) -> bool:
+    """Whether x is a positive constant, in the precision of its type as well."""
+    c = constant_value(x)
+    return c is not None and x.element.tiny <= c <= x.element.largest
+
+
+def unless_equal(old: Value, new: Value, ratio: Value) -> Value:
+    """The ratio of equal references is 1, even if they are infinite."""
+    return select(compare("eq", old, new), constant(1, ratio.element), ratio)
 
 
 def plus(a: Value | None, b: Value | None) -> Value | None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from attngen.ir.build import add, constant, expand, maximum
+from attngen.ir.build import add, constant, expand, maximum, minimum
 from attngen.ir.core import Op, Value, argument, at
 from attngen.ir.diagnostics import UNKNOWN, IRError, Loc, remark
 from attngen.ir.elementwise import Elementwise
@@ -18,7 +18,7 @@ from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import place, postorder, unplaced
 from attngen.ir.types import Extent, RangeType, tile_extent
 
-COMBINE = {"sum": add, "max": maximum}
+COMBINE = {"sum": add, "max": maximum, "min": minimum}
 
 
 @register_pass("tile", resolve=choose_steps)
