@@ -206,7 +206,7 @@ def kept(where: Operand | None) -> Value | None:
     return None if where is None or where is True else condition(where, "where=")
 
 
-def mask(x: Value, keep: Operand) -> Value:
+def mask(x: Operand, keep: Operand) -> Value:
     return attn.Mask(value=as_float(x), keep=condition(keep, "mask")).result
 
 

@@ -15,7 +15,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from attngen.arithmetic import Operand
 from attngen.captures import read_table
+from attngen.ir.core import Value
 from attngen.tensor import Tensor, apply
 
 
@@ -27,7 +29,12 @@ class Table(np.ndarray[Any, Any]):
     def __getitem__(self, key: Any) -> Any:
         keys: tuple[Any, ...] = cast(tuple[Any, ...], key) if isinstance(key, tuple) else (key,)
         if any(isinstance(k, Tensor) for k in keys):
-            return apply(lambda *at: read_table(self.view(np.ndarray), at, self._name), *keys)
+            array: np.ndarray[Any, Any] = np.asarray(self)
+
+            def read(*at: Operand) -> Value:
+                return read_table(array, at, self._name)
+
+            return apply(read, *keys)
         found = super().__getitem__(key)
         if isinstance(found, Table):
             found._name = self._name
@@ -78,13 +85,11 @@ class Copier:
                 owner = self.value(x.__self__, name)
                 return x if owner is x.__self__ else types.MethodType(x.__func__, owner)
             case partial():
-                given = cast(partial[Any], x)
-                parts = (self.value(given.func, name), self.values(given.args, name), self.mapping(given.keywords))
-                return x if parts[0] is given.func and not parts[1] and not parts[2] else self.partial(given, parts)
+                return self.partial(cast(partial[Any], x), name)
             case tuple() | list() if type(cast(object, x)) in (tuple, list):
-                items = cast(list[Any] | tuple[Any, ...], x)
+                items = cast(list[Any], x)
                 changed = self.values(items, name)
-                return x if not changed else type(items)(changed.get(k, v) for k, v in enumerate(items))
+                return type(items)(changed.get(k, v) for k, v in enumerate(items)) if changed else items
             case dict() if type(cast(object, x)) is dict:
                 entries = cast(dict[Any, Any], x)
                 changed = self.mapping(entries)
@@ -102,8 +107,10 @@ class Copier:
         """What changes, by key."""
         return {k: new for k, v in entries.items() if (new := self.value(v, str(k))) is not v}
 
-    def partial(self, given: partial[Any], parts: tuple[Any, dict[int, Any], dict[str, Any]]) -> partial[Any]:
-        function, args, keywords = parts
+    def partial(self, given: partial[Any], name: str) -> partial[Any]:
+        function, args, keywords = self.value(given.func, name), self.values(given.args, name), self.mapping(given.keywords)
+        if function is given.func and not args and not keywords:
+            return given
         return partial(function, *(args.get(k, v) for k, v in enumerate(given.args)), **{**given.keywords, **keywords})
 
     def instance(self, x: Any) -> Any:

@@ -45,13 +45,13 @@ def softmax(x: Tensor, over: Over) -> Tensor:
 
 
 def weigh(weights: Tensor, value: Tensor, over: Over, *, where: Like | None = None) -> Tensor:
-    """The sum of values by weight: their contraction, as the step `attn.weigh`. where: values where it is false take no part."""
+    """The sum of values by weight: their contraction, as the step `attn.weigh`. where: what is false takes no part."""
     return _over("weigh", partial(arithmetic.weigh, where=_operand(where)), over, weights, value)
 
 
 def mask(x: Tensor, keep: Like) -> Tensor:
     """The scores where keep is true, -inf elsewhere, as the step `attn.mask`."""
-    return apply(lambda x, keep: arithmetic.mask(arithmetic.as_float(x), keep), x, keep)
+    return apply(arithmetic.mask, x, keep)
 
 
 def logsumexp(x: Tensor, over: Over) -> Tensor:

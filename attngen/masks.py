@@ -14,6 +14,7 @@ import numpy as np
 from attngen.ir.diagnostics import Error
 from attngen.mods import Mod, and_masks, not_mask, or_masks
 from attngen.names import kind_of
+from attngen.sdpa_options import is_whole
 from attngen.specs import show_shape
 
 __all__ = [
@@ -34,7 +35,11 @@ def causal(offset: int = 0) -> Mod:
     """Keys up to the query's own place. offset: how many keys come before the first query (kv_len - q_len aligns the last
     query with the last key)."""
     shift = _whole(offset, "causal: offset")
-    return lambda b, h, q_idx, kv_idx: kv_idx <= q_idx + shift
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return kv_idx <= q_idx + shift
+
+    return mask_mod
 
 
 def window(left: int | None = None, right: int | None = None, offset: int = 0) -> Mod:
@@ -68,13 +73,21 @@ def prefix_lm(length: Any, offset: int = 0) -> Mod:
 def block_causal(size: int) -> Mod:
     """Keys of the query's own block of this size, and of the blocks before it."""
     size = _positive(size, "block_causal: size")
-    return lambda b, h, q_idx, kv_idx: kv_idx // size <= q_idx // size
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return kv_idx // size <= q_idx // size
+
+    return mask_mod
 
 
 def dilated(step: int, offset: int = 0) -> Mod:
     """Every step-th key, counted from the query's own place in both directions."""
     step, shift = _positive(step, "dilated: step"), _whole(offset, "dilated: offset")
-    return lambda b, h, q_idx, kv_idx: (q_idx + shift - kv_idx) % step == 0
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return (q_idx + shift - kv_idx) % step == 0
+
+    return mask_mod
 
 
 def document(ids: Any, kv_ids: Any = None) -> Mod:
@@ -93,7 +106,11 @@ def document(ids: Any, kv_ids: Any = None) -> Mod:
 def padding(lengths: Any) -> Mod:
     """The first keys of each batch entry. lengths: how many, (batch,)."""
     counts = _integers(lengths, "padding: lengths", 1)
-    return lambda b, h, q_idx, kv_idx: kv_idx < counts[b]
+
+    def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return kv_idx < counts[b]
+
+    return mask_mod
 
 
 def _integers(x: Any, what: str, *ranks: int) -> Any:
@@ -106,12 +123,12 @@ def _integers(x: Any, what: str, *ranks: int) -> Any:
     if array.ndim not in ranks:
         wanted = " or ".join(map(str, ranks))
         raise Error(f"{what}: expected {wanted} dimensions, got shape {show_shape(array.shape)}")
-    return array if array.dtype in (np.int64, np.int32, np.int8) else array.astype(np.int64)
+    return array if array.dtype.name in ("int64", "int32", "int8") else array.astype(np.int64)
 
 
 def _whole(x: Any, what: str) -> int:
-    if not isinstance(x, int | np.integer) or isinstance(x, bool):
-        raise Error(f"{what}: expected a whole number, got {x!r}" if not hasattr(x, "shape") else f"{what}: got {kind_of(x)}")
+    if not is_whole(x):
+        raise Error(f"{what}: expected a whole number, got {x if isinstance(x, float) else kind_of(x)}")
     return int(x)
 
 

@@ -76,7 +76,7 @@ def masked(mod: Mod, coordinates: Sequence[Tensor]) -> Value | bool:
 
 
 def returned(name: str, mod: Mod, result: Any) -> Any:
-    if result is None or isinstance(result, tuple | list | str):
+    if not isinstance(result, Tensor | bool | int | float):
         raise user_error(f"{name} returned a {kind_of(result)}, expected a traced value; is there a return?", loc=loc_of(mod))
     return unwrap(result)
 

@@ -131,9 +131,8 @@ def split_heads(name: str, x: Array, heads: Any) -> Array:
 def joined(name: str, past: Array, new: Array) -> Array:
     wanted = (*new.shape[:2], past.shape[2] if past.ndim == 4 else "past", new.shape[3])
     if past.shape != wanted or past.dtype != new.dtype:
-        raise Error(
-            f"{name}: expected shape {show_shape(wanted)} of {new.dtype.name}, got {show_shape(past.shape)} of {past.dtype.name}"
-        )
+        found = f"{show_shape(past.shape)} of {past.dtype.name}"
+        raise Error(f"{name}: expected shape {show_shape(wanted)} of {new.dtype.name}, got {found}")
     return np.concatenate([past, new], axis=2)
 
 

@@ -95,8 +95,8 @@ def broadcast(name: str, x: Array, dimensions: Sequence[Dimension]) -> Extra:
         if length != extent:
             what = {"i": "q_len", "j": "kv_len", "h": "heads", "g": "heads"}.get(axes[0], "batch")
             raise Error(
-                f"{name}: shape {show_shape(x.shape)} does not broadcast to the scores' {show_shape(extents)}: dimension {d} is "
-                f"{length}, expected 1 or {extent} ({what})"
+                f"{name}: shape {show_shape(x.shape)} does not broadcast to the scores' {show_shape(extents)}: "
+                f"dimension {d} is {length}, expected 1 or {extent} ({what})"
             )
         groups.append(axes)
     return Extra(name, x[(*(0 if length == 1 else slice(None) for length in x.shape), ...)], Layout(tuple(groups)))

@@ -99,7 +99,8 @@ def read_options(
     if causal_alignment is not None and (not isinstance(causal_alignment, str) or causal_alignment not in ALIGNMENTS):
         raise Error(f"causal_alignment: expected {' or '.join(map(repr, ALIGNMENTS))}, or None, got {causal_alignment!r}")
     conventions = preset(semantics)
-    chosen = ALIGNMENTS.get(causal_alignment) or (None if semantics is None else conventions.alignment)
+    chosen = None if semantics is None else conventions.alignment
+    chosen = chosen if causal_alignment is None else ALIGNMENTS[causal_alignment]
     return Options(
         scale=read_scale(scale),
         layout=layout,

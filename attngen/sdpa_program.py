@@ -27,6 +27,9 @@ from attngen.sdpa_shapes import Shape
 from attngen.tensor import Tensor, unwrap
 from attngen.tracing import Trace, current
 
+Groups = tuple[tuple[str, ...], ...]
+"""The dimensions of an array, each with its axes."""
+
 
 def sdpa_program(
     shape: Shape,
@@ -37,10 +40,11 @@ def sdpa_program(
     mask_mod: Mod | None = None,
 ) -> Program:
     """Attention on arrays of this shape."""
-    many, one = (shape.head_axes,) if shape.head_axes else (), (shape.kv_head_axes,) if shape.kv_head_axes else ()
+    many: Groups = (shape.head_axes,) if shape.head_axes else ()
+    one: Groups = (shape.kv_head_axes,) if shape.kv_head_axes else ()
     batch = tuple((axis,) for axis in shape.batch_axes)
 
-    def layout(heads: tuple[tuple[str, ...], ...], length: str, features: str) -> Layout:
+    def layout(heads: Groups, length: str, features: str) -> Layout:
         inner = (*heads, (length,)) if options.layout == "BHSD" else ((length,), *heads)
         return Layout((*batch, *inner, (features,)))
 
@@ -53,13 +57,13 @@ def sdpa_program(
         outputs = attention.outputs(scaled, attention.capped(scaled), value)
         return outputs if len(outputs) > 1 else outputs[0]
 
-    outs = [(layout(many, "i", "e"), None, "out")]
+    outs: list[tuple[Layout, ElementType | None, str]] = [(layout(many, "i", "e"), None, "out")]
     if options.return_lse:
         outs.append((Layout((*batch, *many, ("i",))), accumulator, "lse"))
     if options.tap is not None:
         outs.append((Layout((*batch, *many, ("i",), ("j",))), None, "scores"))
     if len(outs) == 1:
-        return Program(scaled_dot_product, layouts, (outs[0][0],))
+        return Program(scaled_dot_product, layouts, tuple(x for x, _, _ in outs))
     out_layouts, elements, names = zip(*outs, strict=True)
     return Program(scaled_dot_product, layouts, out_layouts, True, elements, names)
 

@@ -76,9 +76,9 @@ def differences(one: str, other: str, q_len: int, kv_len: int) -> Iterator[tuple
         if x != y:
             yield QUESTIONS[field.name], x, y
     for i in range(q_len):
-        rows = [causal_keys(offset(s.alignment, q_len, kv_len), i, kv_len) for s in (a, b)]
-        if rows[0] != rows[1]:
-            yield f"causal: query {i} of {q_len} sees of {kv_len} keys", *rows
+        x, y = (causal_keys(offset(s.alignment, q_len, kv_len), i, kv_len) for s in (a, b))
+        if x != y:
+            yield f"causal: query {i} of {q_len} sees of {kv_len} keys", x, y
 
 
 def causal_keys(shift: int, i: int, kv_len: int) -> str:

@@ -186,7 +186,9 @@ class Tensor:
     # ---- torch
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Tensor:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Tensor:
         name: str = getattr(func, "__name__", "")
         given = {k: v for k, v in (kwargs or {}).items() if v is not None and k not in ("device", "memory_format")}
         if name == "__getitem__":

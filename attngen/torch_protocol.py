@@ -21,7 +21,7 @@ from attngen.ir.diagnostics import Error
 from attngen.ir.types import F32, I1, I32, I64, ElementType
 from attngen.numpy_protocol import FUNCTIONS, UFUNCS, Function
 from attngen.specs import read_dtype
-from attngen.tracing import current, user_error
+from attngen.tracing import user_error
 
 
 def _clamp(x: Operand, min: Operand | None = None, max: Operand | None = None) -> Value:
@@ -40,6 +40,14 @@ def _divide(a: Operand, b: Operand, rounding_mode: str | None = None) -> Value:
 
 def _scaled(cls: type[ew.Binary], a: Operand, b: Operand, alpha: Operand = 1) -> Value:
     return arithmetic.binary(cls, a, b if alpha == 1 else arithmetic.binary(ew.Mul, b, alpha))
+
+
+def _clamp_min(x: Operand, min: Operand) -> Value:
+    return _clamp(x, min=min)
+
+
+def _clamp_max(x: Operand, max: Operand) -> Value:
+    return _clamp(x, max=max)
 
 
 def _fill(x: Operand, mask: Operand, value: Operand) -> Value:
@@ -76,6 +84,10 @@ def element_of(dtype: Any) -> ElementType:
         return read_dtype(name if name != str(dtype) else dtype, "dtype")
     except Error as e:
         raise user_error(str(e)) from None
+
+
+def _truth(x: Operand) -> Value:
+    return x if isinstance(x, Value) and x.element is I1 else arithmetic.compare("ne", x, 0)
 
 
 def _to(element: ElementType) -> Function:
@@ -149,8 +161,8 @@ NAMES: Mapping[str, Function] = {
     "divide": _divide,
     "clamp": _clamp,
     "clip": _clamp,
-    "clamp_min": lambda x, min: _clamp(x, min=min),
-    "clamp_max": lambda x, max: _clamp(x, max=max),
+    "clamp_min": _clamp_min,
+    "clamp_max": _clamp_max,
     "masked_fill": _fill,
     "full_like": full_like,
     "zeros_like": partial(full_like, value=0),
@@ -169,8 +181,8 @@ METHODS: Mapping[str, Function] = {
     "double": _to(ElementType.F64),
     "int": _to(I32),
     "long": _to(I64),
-    "bool": lambda x: arithmetic.compare("ne", x, 0) if not isinstance(x, Value) or x.element is not I1 else x,
-    "contiguous": lambda x: x if isinstance(x, Value) else arithmetic.lift(x, current().default_float),
+    "bool": _truth,
+    "contiguous": cast,
 }
 """Methods of traced values that are no operators."""
 
@@ -180,5 +192,11 @@ def find(name: str) -> Function | None:
     plain = name.strip("_") if name.startswith("__") else name
     if plain in NAMES:
         return NAMES[plain]
-    reversed = NAMES.get(plain[1:]) if plain.startswith("r") else None
-    return None if reversed is None else lambda a, b: reversed(b, a)
+    forward = NAMES.get(plain[1:]) if plain.startswith("r") else None
+    if forward is None:
+        return None
+
+    def swapped(a: Operand, b: Operand) -> Value:
+        return forward(b, a)
+
+    return swapped

@@ -183,9 +183,9 @@ def run_pipeline(
     if verify_each:
         verify(func)
     result = Result(func, {"input": func}, [], {}, Pipeline(()))
-    steps = resolve(func, pipeline.steps)
-    twin = Twin.of(func, steps, result.remarks) if verify_each == "run" else None
-    for current in steps:
+    twin = Twin.of(func, resolve(func, pipeline.steps), result.remarks) if verify_each == "run" else None
+    for wanted in pipeline.steps:
+        current = resolved(wanted, result.func)
         name = unused(current.name, result.stages)
         if before:
             before(name, result.func)
@@ -204,16 +204,21 @@ def run_pipeline(
     return result
 
 
+def resolved(step: Step, func: Func) -> Step:
+    """The step with the options filled in that its pass derives from the function."""
+    find = PASSES[step.name].resolve
+    return step if step.options or find is None or func.level != "tensor" else Step(step.name, dict(find(func)))
+
+
 def resolve(func: Func, steps: tuple[Step, ...]) -> list[Step]:
-    """The steps with the options filled in that passes derive from the function as it is when they run."""
-    open_ends = [k for k, s in enumerate(steps) if not s.options and PASSES[s.name].resolve]
+    """All steps with their options; the passes before the last one that has to be asked are run for that."""
+    last = max((k for k, s in enumerate(steps) if not s.options and PASSES[s.name].resolve), default=-1)
     found = list(steps)
-    for k, s in enumerate(steps[: max(open_ends, default=-1) + 1]):
-        find = PASSES[s.name].resolve
-        if k in open_ends and find and func.level == "tensor":
-            found[k] = Step(s.name, dict(find(func)))
-        with collect_remarks():
-            func = apply(found[k], func)
+    for k, s in enumerate(steps[: last + 1]):
+        found[k] = resolved(s, func)
+        if k < last:
+            with collect_remarks():
+                func = apply(found[k], func)
     return found
 
 

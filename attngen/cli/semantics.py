@@ -42,4 +42,3 @@ def command(pair: tuple[str, str] | None, shape: str) -> None:
     click.echo(table(("question", one, other), rows[:SHOWN]))
     if more > 0:
         click.echo(f"and {more} more queries")
-

@@ -14,7 +14,7 @@ from attngen.backends import Unsupported
 from attngen.ir.core import Block, Env, Op, Value
 from attngen.ir.elementwise import PREDICATES, Cast, Compare, Elementwise
 from attngen.ir.func import Func
-from attngen.ir.loop import For, Load, Parallel, Store
+from attngen.ir.loop import Bound, For, If, Load, Parallel, Store
 from attngen.ir.nd import Constant, Contract, Expand, Index, Reduce
 from attngen.ir.types import Axis, ElementType, Extent, TensorType, round_bf16
 
@@ -115,6 +115,8 @@ class Emitter:
                     self.loop(op, depth)
                 case Parallel():
                     self.parallel(op, depth)
+                case If():
+                    self.choice(op, depth)
                 case Store():
                     target = self.names[op.target]
                     tile = f"{self.names[op.value]}{transposed(op.value.names, op.target.names)}"
@@ -128,11 +130,12 @@ class Emitter:
         """Carried values are variables, set together at the end of each trip."""
         range, *carried = op.body.args
         for value, init, result in zip(carried, op.inits, op.results, strict=True):
-            self.put(depth, f"{self.name(value)} = {self.names[init]}", value)
+            self.put(depth, f"{self.name(value)} = {self.names[init]}{transposed(init.names, value.names)}", value)
             self.names[result] = self.names[value]
         self.put(depth, f"for {self.name(range, op.axis)} in parts({self.length(op.axis, op.extent)}, {op.step}):")
         self.block(op.body, depth + 1)
-        new = ", ".join(self.names[value] for value in op.body.yields)
+        each = zip(op.body.yields, carried, strict=True)
+        new = ", ".join(f"{self.names[value]}{transposed(value.names, to.names)}" for value, to in each)
         self.put(depth + 1, f"{', '.join(self.names[value] for value in carried)} = {new}" if carried else "pass")
 
     def parallel(self, op: Parallel, depth: int) -> None:
@@ -148,6 +151,19 @@ class Emitter:
         for value, result in zip(outs, op.body.yields, strict=True):
             if self.names[result] != self.names[value]:
                 self.put(inner, f"{self.names[value]}[...] = {self.names[result]}", value)
+
+    def choice(self, op: If, depth: int) -> None:
+        """Each region sets the results."""
+        for result in op.results:
+            self.name(result)
+        for head, region in ((f"if {self.names[op.condition]}:", op.then), ("else:", op.otherwise)):
+            self.put(depth, head)
+            self.names |= {arg: self.names[given] for arg, given in zip(region.args, op.inputs, strict=True)}
+            self.block(region, depth + 1)
+            for result, value in zip(op.results, region.yields, strict=True):
+                self.put(depth + 1, f"{self.names[result]} = {self.names[value]}{transposed(value.names, result.names)}", result)
+            if not op.results:
+                self.put(depth + 1, "pass")
 
     # ---- one op as an expression
 
@@ -165,13 +181,17 @@ class Emitter:
                 spans = [f"{self.names[r]}.stop - {self.names[r]}.start" for r in op.ranges]
                 x, rank = self.names[op.value], len(spans) + len(op.axes)
                 return f"np.broadcast_to({x}[...{', None' * rank}], {self.shape(op.axes, f'*{x}.shape', *spans)})"
+            case Bound():
+                end = "start" if op.end == "first" else "stop - 1"
+                return f"np.asarray({self.names[op.range]}.{end})"
             case Load():
                 return f"{self.names[op.source]}{self.selection(op.source, op.ranges)}"
             case Contract():
                 return self.contract(op)
             case Reduce():
                 axes = tuple(op.value.names.index(name) for name in op.over)
-                extra = 'initial=float("-inf")' if op.kind == "max" else f"dtype={dtype(op.result)}"
+                empty = {"max": '-float("inf")', "min": 'float("inf")'}.get(op.kind)
+                extra = f"dtype={dtype(op.result)}" if empty is None else f"initial={empty}" if op.acc.is_float else "keepdims=False"
                 return self.round(f"np.{op.kind}({self.converted(op.value, op.acc)}, axis={axes}, {extra})", op.acc)
             case Cast():
                 x = f'np.asarray({self.names[op.value]}, "{op.to.numpy.name}")'
@@ -208,7 +228,7 @@ class Emitter:
     def meaning(self, op: Op) -> str:
         """Anything else: a call of the op's own NumPy meaning."""
         if op.regions:
-            what, help = f"cannot run {op.name}", "ops with regions must be loop.for or loop.parallel"
+            what, help = f"cannot run {op.name}", "ops with regions must be loop.for, loop.parallel or loop.if"
             raise Unsupported("backend numpy", what, loc=op.loc, ir=repr(op)[1:-1], help=help)
         name = self.fresh(f"{op.name.replace('.', '_')}_{len(self.namespace)}")
 

@@ -161,7 +161,7 @@ def test_regions_of_other_ops_are_refused() -> None:
     try:
         x, y = tensor(F32, i=2), tensor(F32, i=2)
         func = function({"x": ("i", x)}, ("i", Twice(value=x, body=Block((y,), (), (y,))).result))
-        with pytest.raises(Unsupported, match=r"cannot run test\.twice(.|\n)*loop\.for or loop\.parallel"):
+        with pytest.raises(Unsupported, match=r"cannot run test\.twice(.|\n)*loop\.parallel or loop\.if"):
             get_backend("numpy").emit(func, "")
     finally:
         del REGISTRY["test.twice"]

@@ -240,8 +240,9 @@ def sequential(g: Generator) -> None:
 
 
 def parallel(g: Generator) -> None:
-    source = g.value(lambda v: any(n not in g.looped and g.axis(n) in v.tensor.axes for n in v.names))
-    names = g.some([n for n in source.names if n not in g.looped and g.axis(n) in source.tensor.axes], 1)
+    # A new tensor has the extents of the function: a part of an axis that a loop runs over has another.
+    source = g.value(lambda v: bool(v.names) and all(n not in g.looped and g.axis(n) in v.tensor.axes for n in v.names))
+    names = g.some(source.names, 1)
     extents = tuple(g.extents[n] for n in names)
     steps = tuple(g.random.choice(STEPS) for _ in names)
     types = (RangeType(n, tile_extent(e, s)) for n, e, s in zip(names, extents, steps, strict=True))
@@ -258,11 +259,30 @@ def parallel(g: Generator) -> None:
     g.add(loop.Parallel(axes=names, extents=extents, steps=steps, body=body))
 
 
+def choice(g: Generator) -> None:
+    condition = g.add(nd.Constant(value=g.random.random() < 0.5, element=I1)).result
+    inputs = tuple(g.value() for _ in range(g.random.choice((1, 2, 3))))
+    ranges = tuple(g.ranges()[:1])
+
+    def region() -> Block:
+        args = tuple(argument(v.type, g.random.choice(HINTS)) for v in (*ranges, *inputs))
+        return g.block(args, g.random.randint(0, 5), lambda: tuple(map(g.like, args[len(ranges) :])))
+
+    g.add(loop.If(condition=condition, inputs=(*ranges, *inputs), then=region(), otherwise=region()))
+
+
+def bound(g: Generator) -> None:
+    ranges = g.ranges()
+    if not ranges:
+        raise Error("no range yet")
+    g.add(loop.Bound(range=g.random.choice(ranges), end=g.random.choice(("first", "last"))))
+
+
 MAKERS: list[Callable[[Generator], None]] = [
     *(unary, binary, compare, select, cast, constant, index, expand, contract, reduce, gather),
-    *(score, scale, mask, softmax, weigh, load),
+    *(score, scale, mask, softmax, weigh, load, bound),
 ]
-LOOPS: list[Callable[[Generator], None]] = [sequential, parallel]
+LOOPS: list[Callable[[Generator], None]] = [sequential, parallel, choice]
 
 
 def random_func(seed: int, size: int = 24) -> Func:

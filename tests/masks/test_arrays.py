@@ -66,7 +66,7 @@ def test_strides(way: str, normal: Any) -> None:
 def test_layouts(way: str, normal: Any, layout: str) -> None:
     """A mask is (batch, heads, q_len, kv_len) in either layout."""
     q, k, v = normal(2, 4, 9, 8), normal(2, 2, 13, 8), normal(2, 2, 13, 6)
-    given = {"bias": normal(4, 9, 13), "alibi_slopes": [1, 2, 3, 4], "sinks": normal(4)}
+    given: dict[str, Any] = {"bias": normal(4, 9, 13), "alibi_slopes": [1, 2, 3, 4], "sinks": normal(4)}
     turned = (x.swapaxes(1, 2) if layout == "BSHD" else x for x in (q, k, v))
     out, lse = attend(way, *turned, layout=layout, **given)
     want, want_lse = attention(q, k, v, **given)
@@ -111,15 +111,18 @@ K: Any = np.zeros((2, 2, 7, 8), np.float32)
         ({"attn_mask": [[True]]}, "attn_mask: expected a NumPy array, got list; use np.asarray(attn_mask)"),
         (
             {"attn_mask": np.ones((5, 8), bool)},
-            "attn_mask: shape (5, 8) does not broadcast to the scores' (2, 4, 5, 7): dimension 1 is 8, expected 1 or 7 (kv_len)",
+            "attn_mask: shape (5, 8) does not broadcast to the scores' (2, 4, 5, 7): "
+            "dimension 1 is 8, expected 1 or 7 (kv_len)",
         ),
         (
             {"attn_mask": np.ones((2, 5, 7), bool)},
-            "attn_mask: shape (2, 5, 7) does not broadcast to the scores' (2, 4, 5, 7): dimension 0 is 2, expected 1 or 4 (heads)",
+            "attn_mask: shape (2, 5, 7) does not broadcast to the scores' (2, 4, 5, 7): "
+            "dimension 0 is 2, expected 1 or 4 (heads)",
         ),
         (
             {"bias": np.ones((3, 1, 5, 7), np.float32)},
-            "bias: shape (3, 1, 5, 7) does not broadcast to the scores' (2, 4, 5, 7): dimension 0 is 3, expected 1 or 2 (batch)",
+            "bias: shape (3, 1, 5, 7) does not broadcast to the scores' (2, 4, 5, 7): "
+            "dimension 0 is 3, expected 1 or 2 (batch)",
         ),
         (
             {"bias": np.ones((1, 1, 1, 1, 1), np.float32)},
@@ -127,7 +130,8 @@ K: Any = np.zeros((2, 2, 7, 8), np.float32)
         ),
         (
             {"attn_mask": np.ones((5, 7), int)},
-            "attn_mask: expected bool (True keeps a key) or floats (added to the scores), got int64; use attn_mask.astype(bool)",
+            "attn_mask: expected bool (True keeps a key) or floats (added to the scores), got int64; "
+            "use attn_mask.astype(bool)",
         ),
         ({"bias": np.ones((5, 7), bool)}, "bias: expected floats, got bool; a boolean mask is attn_mask=bias"),
         (

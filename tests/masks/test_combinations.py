@@ -7,6 +7,7 @@ vary freely under each.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ PLANS: list[dict[str, Any]] = [
 ]
 
 
-def strided(rng: np.random.Generator, shape: tuple[int, ...], kind: int) -> Any:
+def strided(rng: np.random.Generator, shape: Sequence[int], kind: int) -> Any:
     """Random numbers in memory as it comes: dense, transposed, reversed, spaced."""
     if kind == 1 and len(shape) > 1:
         return rng.standard_normal((*shape[:-2], shape[-1], shape[-2])).swapaxes(-1, -2).astype(np.float32, order="K")

@@ -38,7 +38,12 @@ def test_published_modifications_run_unchanged(normal: Any, torch: str, name: st
     module = torch_like if torch == "torch_like" else importlib.import_module("torch")
     _, mod = published.ALL[name](module)
     q, k, v = arrays(normal)
-    want, want_lse = attention(q, k, v, **{kind: lambda *args: float(judge(*args))})
+
+    def judged(*args: Any) -> float:
+        return float(judge(*args))
+
+    given: dict[str, Any] = {kind: judged}
+    want, want_lse = attention(q, k, v, **given)
     for way in WAYS:
         if way == "cpu" and name in LOOKED_UP:
             continue
@@ -133,10 +138,13 @@ def test_the_table_of_kernels_keeps_no_captured_array(normal: Any) -> None:
 
     q, k, v = arrays(normal)
     owner = normal(16).view(Owned)
-    table = np.asarray(owner)
-    ag.scaled_dot_product_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + 7 * table[j], target="numpy")
+
+    def make(table: Any) -> Any:
+        return lambda s, b, h, i, j: s + 7 * table[j]
+
+    ag.scaled_dot_product_attention(q, k, v, score_mod=make(np.asarray(owner)), target="numpy")
     alive = weakref.ref(owner)
-    del owner, table
+    del owner
     gc.collect()
     assert alive() is None
 
@@ -224,5 +232,6 @@ def test_a_coordinate_outside_of_its_table(way: str) -> None:
 def test_number_of_masks() -> None:
     with pytest.raises(ag.Error, match="and_masks: expected at least one mask_mod"):
         masks.and_masks()
+    wrong: Any = 3
     with pytest.raises(ag.Error, match="mask_mod: expected a function"):
-        masks.or_masks(masks.causal(), 3)  # type: ignore[arg-type]
+        masks.or_masks(masks.causal(), wrong)

@@ -91,10 +91,13 @@ def test_no_table_of_pairs_is_made() -> None:
     assert max(v.tensor.size for op in derived.walk() for v in op.results if v.names) <= 8 * n
 
 
+HALF: Any = 1.5
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: masks.causal(1.5), "causal: offset: expected a whole number, got 1.5"),
+        (lambda: masks.causal(HALF), "causal: offset: expected a whole number, got 1.5"),
         (lambda: masks.window(-1), "window: expected a whole number of at least 0, or None for open, got -1"),
         (lambda: masks.block_causal(0), "block_causal: size: expected a whole number of at least 1, got 0"),
         (lambda: masks.document([0.5]), "document: ids: expected whole numbers, got float64"),

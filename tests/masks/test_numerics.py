@@ -195,7 +195,7 @@ def test_float64_stays_float64(sdpa: Attend, normal: Any) -> None:
 def test_dropout_is_never_applied() -> None:
     """U18: pytorch#124464."""
     x = zeros(1, 1, 2, 4)
-    with pytest.raises(ag.Error, match="dropout_p: expected 0, got 0.5"):
+    with pytest.raises(ag.Error, match=r"dropout_p: expected 0, got 0\.5"):
         ag.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
 
 
@@ -203,7 +203,10 @@ def test_dropout_is_never_applied() -> None:
 def test_half_precision_masks(way: str, normal: Any) -> None:
     """Scores of 16-bit arrays are in 32 bits, and so are their masks."""
     q, k, v = (normal(1, 2, 5, 4).astype(np.float16) for _ in range(3))
-    masks = {"attn_mask": np.where(normal(5, 5) > 0, 0, -np.inf).astype(np.float16), "bias": normal(5).astype(np.float16)}
+    masks: dict[str, Any] = {
+        "attn_mask": np.where(normal(5, 5) > 0, 0, -np.inf).astype(np.float16),
+        "bias": normal(5).astype(np.float16),
+    }
     got, want = attend(way, q, k, v, **masks), attention(q, k, v, **masks)
     np.testing.assert_allclose(got[0].astype(float), want[0], atol=4e-3)
     np.testing.assert_allclose(got[1], want[1], atol=4e-3)

@@ -1,4 +1,4 @@
-"""The Attention operator of ONNX: what it has beyond `scaled_dot_product_attention`. The package's own cases are run elsewhere."""
+"""The Attention operator of ONNX: what it has beyond `scaled_dot_product_attention`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_padding_and_short_masks(normal: Any) -> None:
         y, *_ = attention(q, k, v, attn_mask=mask, nonpad_kv_seqlen=np.array([9, 6]), is_causal=True)
         fill = -np.inf if mask.dtype != bool else False
         whole = np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, 2)], constant_values=fill)
-        given = {"is_causal": True, "causal_alignment": "bottom_right", "seqused_k": [9, 6], "attn_mask": whole}
+        given: dict[str, Any] = {"is_causal": True, "causal_alignment": "bottom_right", "seqused_k": [9, 6], "attn_mask": whole}
         np.testing.assert_allclose(y, oracle.attention(q, k, v, **given)[0], rtol=1e-5, atol=2e-6)
 
 

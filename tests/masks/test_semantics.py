@@ -33,7 +33,8 @@ def test_windows_by_one_number() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["semantics"]) == 0
-    assert all(name in capsys.readouterr().out for name in PRESETS)
+    out = capsys.readouterr().out
+    assert all(name in out for name in PRESETS)
     assert main(["semantics", "--diff", "torch", "flash_attn", "--shape", "1,8,50,2,64"]) == 0
     out = capsys.readouterr().out
     assert "causal: query 0 of 50 sees of 2 keys" in out and "more queries" in out
