@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from attngen.ir.diagnostics import Error
     from attngen.kernel import Kernel
+    from attngen.merging import merge
     from attngen.programs import Program, program
     from attngen.sdpa import scaled_dot_product_attention
     from attngen.specs import Spec, upto
@@ -66,6 +67,7 @@ _HOME = {
     "log2": "attngen.functions",
     "logsumexp": "attngen.functions",
     "maximum": "attngen.functions",
+    "merge": "attngen.merging",
     "minimum": "attngen.functions",
     "program": "attngen.programs",
     "reduce_max": "attngen.functions",
@@ -107,6 +109,7 @@ __all__ = [
     "logsumexp",
     "masks",
     "maximum",
+    "merge",
     "minimum",
     "program",
     "reduce_max",

@@ -27,7 +27,8 @@ class Table(np.ndarray[Any, Any]):
     _name = "captured"
 
     def __getitem__(self, key: Any) -> Any:
-        keys: tuple[Any, ...] = cast(tuple[Any, ...], key) if isinstance(key, tuple) else (key,)
+        given: object = key
+        keys: tuple[Any, ...] = cast(tuple[Any, ...], given) if isinstance(given, tuple) else (key,)
         if any(isinstance(k, Tensor) for k in keys):
             array: np.ndarray[Any, Any] = np.asarray(self)
 

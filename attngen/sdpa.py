@@ -13,6 +13,7 @@ from attngen.mods import Mod, check_mod
 from attngen.programs import Program
 from attngen.sdpa_inputs import Extra, read_extras
 from attngen.sdpa_options import Options, check_flags, check_names, check_scale, read_options, refuse_options
+from attngen.sdpa_packed import packed_rows
 from attngen.sdpa_program import sdpa_program
 from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.specs import input_types, read_dtype, read_input
@@ -72,21 +73,18 @@ def scaled_dot_product_attention(
     window            (left, right): keys from p - left to p + right, None or -1 is open
     sinks             (heads,): one more logit per head, with no value
 
+    cu_seqlens_q, cu_seqlens_k (sequences + 1,): query (total, heads, d), key and value (total, kv_heads, …) hold sequences one
+    after the other, which start at these rows; a query sees keys of its own sequence only, and offset, q_idx and kv_idx count
+    inside of it. The output is packed likewise, the log-sum-exp (heads, total).
+
     A key that is masked (also by -inf added to its score) never reaches the output, even if it holds NaN. A row without any key
     is 0, its log-sum-exp -inf. semantics: "torch", "onnx", "flash_attn" or "jax" for their conventions.
 
     return_lse: also the log-sum-exp of the final scores, (…, heads, q_len), natural or to base 2 by lse_base. out: written in
-    place. The arguments cu_seqlens_q, cu_seqlens_k, and more than one of num_splits and num_threads are refused by name. Raises
-    Error for whatever does not fit.
+    place. More than one of num_splits and num_threads is refused. Raises Error for whatever does not fit.
     """
     check_flags(enable_gqa=enable_gqa, deterministic=deterministic)
-    refuse_options(
-        dropout_p=dropout_p,
-        num_splits=num_splits,
-        num_threads=num_threads,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-    )
+    refuse_options(dropout_p=dropout_p, num_splits=num_splits, num_threads=num_threads)
     check_names(target=target)
     options = read_options(
         scale=scale,
@@ -104,13 +102,19 @@ def scaled_dot_product_attention(
         check_array(name, x)
     given = {"attn_mask": attn_mask, "bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks, "seqused_k": seqused_k}
     extras: tuple[Extra, ...] = ()
-    if any(x is not None for x in given.values()):
+    mods = {name: mod for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod)) if mod is not None}
+    packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    if packed or any(x is not None for x in given.values()):
+        if packed and layout == "BHSD" and query.ndim == 3:
+            options = dataclasses.replace(options, layout="BSHD")
         check_inputs(query, key, value, options.layout)
         shape = Shape.of(query, key, options.layout)
-        extras = read_extras(shape, read_dtype(query.dtype, "query").accumulator, **given)
-    mods = {name: mod for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod)) if mod is not None}
+        if packed:
+            used = given.pop("seqused_k")
+            extras = packed_rows(shape, options, cu_seqlens_q, cu_seqlens_k, used, bool(mods))
+        extras += read_extras(shape, read_dtype(query.dtype, "query").accumulator, **given)
     kernel = find_kernel(arrays, options, extras, mods, target)
-    if options.is_causal and options.alignment is None:
+    if options.is_causal and options.alignment is None and not packed:
         shape = Shape.of(query, key, options.layout)
         options.warn(shape.q_len, shape.kv_len)
     more = (extra.array for extra in extras)

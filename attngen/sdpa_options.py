@@ -18,8 +18,6 @@ from attngen.names import kind_of
 from attngen.semantics import Semantics, preset
 
 INSTEAD: Mapping[str, str] = {
-    "cu_seqlens_q": "call once per sequence, or use attngen.masks.document with one number per sequence",
-    "cu_seqlens_k": "call once per sequence, or use attngen.masks.document with one number per sequence",
     "num_splits": "leave it away, or give 1: the keys are read in one part",
     "num_threads": "leave it away, or give 1: a call runs on one thread",
 }
@@ -91,11 +89,8 @@ def read_options(
 ) -> Options:
     """The arguments, checked."""
     check_flags(is_causal=is_causal, return_lse=return_lse)
-    check_names(layout=layout, lse_base=lse_base)
-    if layout not in ("BHSD", "BSHD"):
-        raise Error(f'layout: expected "BHSD" or "BSHD", got {layout!r}')
-    if lse_base not in ("e", "2"):
-        raise Error(f'lse_base: expected "e" or "2", got {lse_base!r}')
+    check_layout(layout)
+    check_lse_base(lse_base)
     if causal_alignment is not None and (not isinstance(causal_alignment, str) or causal_alignment not in ALIGNMENTS):
         raise Error(f"causal_alignment: expected {' or '.join(map(repr, ALIGNMENTS))}, or None, got {causal_alignment!r}")
     conventions = preset(semantics)
@@ -112,6 +107,18 @@ def read_options(
         lse_base=lse_base,
         semantics=conventions,
     )
+
+
+def check_layout(layout: Any) -> None:
+    check_names(layout=layout)
+    if layout not in ("BHSD", "BSHD"):
+        raise Error(f'layout: expected "BHSD" or "BSHD", got {layout!r}')
+
+
+def check_lse_base(lse_base: Any) -> None:
+    check_names(lse_base=lse_base)
+    if lse_base not in ("e", "2"):
+        raise Error(f'lse_base: expected "e" or "2", got {lse_base!r}')
 
 
 def read_scale(scale: Any) -> float | None:
@@ -156,7 +163,7 @@ def read_window(window: Any, conventions: Semantics) -> Window:
     return left, right
 
 
-def refuse_options(*, dropout_p: Any, num_splits: Any, num_threads: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> None:
+def refuse_options(*, dropout_p: Any, num_splits: Any, num_threads: Any) -> None:
     """Raise Error for the first argument that asks for something not built yet."""
     if not is_number(dropout_p) or dropout_p != 0:
         raise Error(f"dropout_p: expected 0, got {dropout_p!r}; dropout is for training and is never applied or ignored here")
@@ -166,9 +173,6 @@ def refuse_options(*, dropout_p: Any, num_splits: Any, num_threads: Any, cu_seql
         if not is_whole(count) or count < 1:
             raise Error(f"{name}: expected a whole number of at least 1 or None, got {count!r}")
         if count > 1:
-            raise refused(name)
-    for name, value in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        if value is not None:
             raise refused(name)
 
 

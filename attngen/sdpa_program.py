@@ -55,7 +55,8 @@ def sdpa_program(
         attention = Attention(shape, options, accumulator, extra, score_mod, mask_mod)
         scaled = attention.scaled(query, key)
         outputs = attention.outputs(scaled, attention.capped(scaled), value)
-        return outputs if len(outputs) > 1 else outputs[0]
+        (first, *others) = outputs
+        return outputs if others else first
 
     outs: list[tuple[Layout, ElementType | None, str]] = [(layout(many, "i", "e"), None, "out")]
     if options.return_lse:
@@ -150,6 +151,8 @@ class Attention:
             found.append(self.extra["attn_mask"])
         if "seqused_k" in self.extra:
             found.append(j < self.extra["seqused_k"])
+        if "row_first" in self.extra:
+            found += [j >= self.extra["row_first"], j < self.extra["row_end"]]
         left, right = self.options.reach
         if right is not None:
             found.append(j <= self.place(right))
@@ -162,6 +165,8 @@ class Attention:
 
     def place(self, more: int = 0) -> Tensor:
         """Where a query stands among the keys."""
+        if "row_place" in self.extra:
+            return self.extra["row_place"] + more
         i = functions.index("i")
         if not self.options.bottom_right:
             return i + (self.options.offset + more)
@@ -170,9 +175,12 @@ class Attention:
         return i + (self.shape.kv_len - self.shape.q_len + more)
 
     def coordinates(self, trace: Trace) -> tuple[Tensor, ...]:
-        """b, h, q_idx, kv_idx."""
+        """b, h, q_idx, kv_idx; of packed arrays the number of the sequence, and places in it."""
         axes = (self.shape.batch_axes, self.shape.head_axes, ("i",), ("j",))
-        return tuple(coordinate(trace, names) for names in axes)
+        b, h, i, j = (coordinate(trace, names) for names in axes)
+        if "row_sequence" in self.extra:
+            return self.extra["row_sequence"], h, i - self.extra["row_start"], j - self.extra["row_first"]
+        return b, h, i, j
 
     # ---- outputs
 

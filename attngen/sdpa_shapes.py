@@ -58,8 +58,6 @@ class Shape:
 
 def check_inputs(query: Array, key: Array, value: Array, layout: str) -> None:
     """Everything that must agree between the three arrays; errors name the argument, what it has, and what was expected."""
-    if layout not in ("BHSD", "BSHD"):
-        raise Error(f'layout: expected "BHSD" or "BSHD", got {layout!r}')
     arrays = {"query": query, "key": key, "value": value}
     for name, x in arrays.items():
         if not x.dtype.isnative:

@@ -28,10 +28,10 @@ def callable_kernel(name: str, kernel: Kernel, target: Target) -> Any:
 
     def typed(typingctx: Any, *args: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            builder.call(kernel.build(builder.module, name, target), values)
-            return context.get_dummy_value()
+            result = builder.call(kernel.build(builder.module, name, target), values)
+            return result if kernel.returns else context.get_dummy_value()
 
-        return types.void(*[types.int64] * count), generate
+        return (types.int64 if kernel.returns else types.void)(*[types.int64] * count), generate
 
     # An intrinsic takes the number of its arguments from its signature.
     names = ["typingctx", *(f"a{index}" for index in range(count))]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from attngen.backends.cpu.counting import counted
 from attngen.backends.cpu.ops import Map
 from attngen.ir.core import Block, Op, Value, argument, at, walk
 from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
-from attngen.ir.loop import For, Parallel
+from attngen.ir.loop import For, If, Parallel
 from attngen.ir.nd import Constant, Expand, Index
 from attngen.ir.pipeline import register_pass
 from attngen.ir.types import Axis, ElementType, RangeType, TensorType, scalar
@@ -57,7 +58,7 @@ def uses(op: Op) -> set[Value]:
 
 
 def chained(op: Op) -> bool:
-    return isinstance(op, Elementwise | Index | Expand | Constant)
+    return isinstance(op, Elementwise | Index | Expand | Constant) and not counted(op)
 
 
 def chain_block(block: Block, env: dict[Value, Value]) -> Block:
@@ -67,7 +68,7 @@ def chain_block(block: Block, env: dict[Value, Value]) -> Block:
     """
     env = dict(env)
     ops: list[Op] = []
-    direct = set(block.yields).union(*(op.operands for op in block.ops if not chained(op)))
+    direct = set(block.yields).union(*(op.operands for op in block.ops if not chained(op) and not counted(op)))
     around = [value.op for value in direct if isinstance(value.op, Constant) and value.op not in block.ops]
     for group in ordered(groups([*around, *block.ops])):
         if not chained(group[0]):
@@ -75,7 +76,18 @@ def chain_block(block: Block, env: dict[Value, Value]) -> Block:
             if isinstance(op, For):
                 # How partial results merge was of use only to passes that split loops.
                 op = dataclasses.replace(op, merge=None)
-            new = op.rebuild(lambda value: env.get(value, value), lambda b: chain_block(b, env))
+            if isinstance(op, If):
+                # Regions read what is around them from here on: nothing moves into or out of them any more.
+                for region in (op.then, op.otherwise):
+                    env.update((arg, env.get(value, value)) for arg, value in zip(region.args, op.inputs, strict=True))
+                then, otherwise = (dataclasses.replace(region, args=()) for region in (op.then, op.otherwise))
+                op = dataclasses.replace(op, inputs=(), then=then, otherwise=otherwise)
+            numbers: dict[Value, Value] = {}
+            for value in op.operands if counted(op) else ():
+                if isinstance(value.op, Constant):
+                    ops.append(dataclasses.replace(value.op))
+                    numbers[value] = ops[-1].result
+            new = op.rebuild(lambda x: numbers.get(x, env.get(x, x)), lambda b: chain_block(b, env))  # noqa: B023
             new = dataclasses.replace(op) if new is op else new  # several loops may take in the same op
             env.update(zip(group[0].results, new.results, strict=True))
             ops.append(new)

@@ -169,10 +169,9 @@ def exp(c: Code, x: Ir) -> Ir:
 
 
 def sigmoid(c: Code, x: Ir) -> Ir:
-    """1 / (1 + e**-x), by e**-|x| so that nothing overflows."""
-    b, one = c.b, c.constant(1.0, x.type)
-    e = exp(c, b.fneg(c.intrinsic("fabs", x)))
-    return b.fdiv(b.select(b.fcmp_ordered("<", x, c.constant(0.0, x.type)), e, one), b.fadd(one, e))
+    """1 / (1 + e**-x): where e**-x overflows, the result is 0 instead of less than the smallest normal number."""
+    one = c.constant(1.0, x.type)
+    return c.b.fdiv(one, c.b.fadd(one, exp(c, c.b.fneg(x))))
 
 
 def tanh(c: Code, x: Ir) -> Ir:

@@ -12,7 +12,7 @@ from attngen.backends.cpu.product_kernel import product_row
 from attngen.ir.core import Block, Op, Value, argument
 from attngen.ir.diagnostics import remark
 from attngen.ir.func import Func
-from attngen.ir.loop import For, Parallel
+from attngen.ir.loop import For, If, Parallel
 from attngen.ir.nd import Contract, Reduce
 from attngen.ir.pipeline import register_pass
 from attngen.ir.types import Axis, bound, scalar
@@ -56,7 +56,7 @@ class Fusion:
 
         self.ops = []
         for op in ops:
-            loop = isinstance(op, Parallel | For)
+            loop = isinstance(op, Parallel | For | If)
             new = op.rebuild(get, lambda b: fuse_block(b, env) if loop else b)  # noqa: B023  # called at once
             for old, value in zip(op.results, new.results, strict=True):
                 value.hint = old.hint

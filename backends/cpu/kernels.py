@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from attngen.backends.cpu import scalars
 from attngen.backends.cpu.target import Target
-from attngen.backends.cpu.vector import REGISTER, Code, Ir, Operand, Size, ll
+from attngen.backends.cpu.vector import BYTE, I64, REGISTER, VOID, Code, Ir, Operand, Size, ll
 from attngen.ir.types import ElementType
 
 Pointers = dict[str, Ir]
@@ -25,6 +26,9 @@ class Kernel:
     operands: by role; lengths: of each axis, at run time or known now.
     """
 
+    returns: ClassVar[bool] = False
+    """Whether the function gives an integer."""
+
     operands: Mapping[str, Operand]
     lengths: Mapping[str, Size]
 
@@ -35,9 +39,9 @@ class Kernel:
         return tuple(dict.fromkeys(names))
 
     def build(self, module: Ir, name: str, target: Target) -> Ir:
-        code = Code(module, name, self.arguments(), target)
+        code = Code(module, name, self.arguments(), target, I64 if self.returns else VOID)
         self.write(code)
-        return code.finish()
+        return code.function if self.returns else code.finish()
 
     def write(self, c: Code) -> None:
         raise TypeError(f"{type(self).__name__} does not define write()")
@@ -168,3 +172,14 @@ class Reduction(Kernel):
             self.over(c, out.order, self.start(c), along)
         else:
             self.over(c, [n for n in source.order if n != lane and n not in self.summed], self.start(c), across)
+
+
+@dataclass(frozen=True)
+class Flag(Kernel):
+    """Reads one truth value, for a branch of the generated source."""
+
+    returns = True
+
+    def write(self, c: Code) -> None:
+        value = c.b.load(c.pointer(self.operands["in0"]), align=1, typ=BYTE)
+        c.b.ret(c.b.zext(value, I64))

@@ -11,7 +11,7 @@ import dataclasses
 from attngen.backends.cpu.ops import Map, Pack
 from attngen.ir.core import Block, Op, Value, argument, walk
 from attngen.ir.func import Func
-from attngen.ir.loop import For, Load, Parallel, Store
+from attngen.ir.loop import For, If, Load, Parallel, Store
 from attngen.ir.nd import Contract, Reduce
 from attngen.ir.pipeline import register_pass
 from attngen.ir.types import Axis, TensorType, bound
@@ -149,6 +149,11 @@ class Nest:
                 body = self.block(op.body, (op.body.args[0], *carried), env, [])
                 new = dataclasses.replace(op, inits=inits, body=body, merge=None)
                 self.memory.update(r for value, r in zip(inits, new.results, strict=True) if value in self.memory)
+                return new
+            case If():
+                then, otherwise = (self.block(b, (), env, []) for b in (op.then, op.otherwise))
+                new = dataclasses.replace(op, condition=get(op.condition), then=then, otherwise=otherwise)
+                self.memory.update(r for r, y in zip(new.results, then.yields, strict=True) if y in self.memory)
                 return new
             case Store():
                 new = dataclasses.replace(op, value=get(op.value), target=get(op.target))

@@ -73,4 +73,4 @@ class Inlining:
                     op, ranges=tuple(value for value in op.ranges if value not in gone), axes=(*op.axes, *axes)
                 )
             case _:
-                raise op.error("cannot do without the range of a loop that runs once")
+                raise op.error("needs the range of a loop that runs once", help="run this pass before specialize-mask")

@@ -15,7 +15,8 @@ from attngen.backends import Unsupported
 from attngen.backends.cpu import chain_kernel, scalars
 from attngen.backends.cpu.chains import uses
 from attngen.backends.cpu.copy_kernel import Copy
-from attngen.backends.cpu.kernels import Kernel, Reduction
+from attngen.backends.cpu.counting import counted, expression
+from attngen.backends.cpu.kernels import Flag, Kernel, Reduction
 from attngen.backends.cpu.ops import Chain, Map, Pack, Product
 from attngen.backends.cpu.product_kernel import Contraction
 from attngen.backends.cpu.storage import ALIGNMENT, Storage
@@ -25,7 +26,7 @@ from attngen.ir.core import Block, Op, Value, argument
 from attngen.ir.diagnostics import UNKNOWN
 from attngen.ir.elementwise import Cast, Compare, Elementwise
 from attngen.ir.func import Func
-from attngen.ir.loop import For, Load, Parallel, Store, trips
+from attngen.ir.loop import Bound, For, If, Load, Parallel, Store, trips
 from attngen.ir.nd import Constant, Contract, Expand, Index, Reduce
 from attngen.ir.printer import Names
 from attngen.ir.types import Axis, Extent, RangeType, UpTo, bound, scalar
@@ -73,7 +74,7 @@ class Writer:
 
     def __init__(self, func: Func, target: Target) -> None:
         self.func, self.target = func, target
-        self.unique = Unique(["range", "min", "scratch", "temporary"])
+        self.unique = Unique(["range", "min", "max", "scratch", "temporary"])
         self.name = self.unique(func.name)
         self.lines: list[str] = []
         self.kernels: dict[str, Kernel] = {}
@@ -84,6 +85,8 @@ class Writer:
         self.arguments: list[str] = []
         self.scratch_bytes = self.temporary_bytes = 0
         self.storage: Storage | None = None
+        self.numbers: dict[Value, str] = {}
+        """Scalars that the source computes, as expressions."""
         self.aimed: dict[Value, tuple[Operand, Operand]] = {}
         """Results that are computed where they go: that place, and the one in scratch memory."""
 
@@ -209,6 +212,31 @@ class Writer:
         if len(self.lines) == empty:
             del self.lines[above:]
 
+    def branch(self, op: If, depth: int) -> None:
+        assert self.storage is not None
+        for value, result in zip(op.then.yields, op.results, strict=True):
+            if result in self.storage.memory:
+                self.operands[result] = self.operands[value]
+        pad, condition = "    " * depth, self.numbers.get(op.condition)
+        if condition is None:
+            name = self.unique("if_true")
+            self.kernels[name] = Flag({"in0": self.operands[op.condition]}, {})
+            condition = f"{name}({self.operands[op.condition].address}) != 0"
+        self.lines.append(f"{pad}if {unwrapped(condition)}:")
+        for n, region in enumerate((op.then, op.otherwise)):
+            if n:
+                self.lines.append(f"{pad}else:")
+            above = len(self.lines)
+            self.block(region, depth + 1)
+            for value, result in zip(region.yields, op.results, strict=True):
+                self.lengths[result] = self.lengths[value]
+            self.copies(self.storage.joins[region], depth + 1)
+            if all(line.lstrip().startswith("#") for line in self.lines[above:]):
+                if n:
+                    del self.lines[above - 1 :]
+                else:
+                    self.lines.append(f"{pad}    pass")
+
     def copies(self, pairs: Sequence[tuple[Value, Value]], depth: int) -> None:
         for source, to in pairs:
             operands = {"in0": self.operands[source], "out0": self.operands[to]}
@@ -223,6 +251,14 @@ class Writer:
             match op:
                 case For():
                     self.loop(op, depth)
+                case If():
+                    self.branch(op, depth)
+                case Bound():
+                    start, length = self.ranges[op.range]
+                    last = f"({start} + {length} - 1)" if isinstance(length, str) else added(start, length - 1)
+                    self.numbers[op.result] = str(start) if op.end == "first" else last
+                case Constant():
+                    self.numbers[op.result] = str(int(op.value))
                 case Load():
                     self.operands[op.result] = self.part(op.source, op.ranges, depth)
                     lengths = {value.range.axis: self.ranges[value][1] for value in op.ranges}
@@ -244,6 +280,8 @@ class Writer:
                     operands, lengths = self.tiles(op, in0=op.value)
                     kernel = Reduction(operands, lengths, kind=op.kind, summed=op.over, acc=op.acc)
                     self.call(f"{op.kind}_{axes_word(op.result)}", kernel, depth, f"over {', '.join(op.over)}")
+                case _ if counted(op):
+                    self.numbers[op.result] = expression(op, self.numbers.__getitem__)
                 case _:
                     help = (
                         "run the pass form-chains first"
@@ -304,7 +342,7 @@ class Writer:
     def aim(self, op: Chain, stores: Mapping[Value, Store], depth: int) -> None:
         """Let results that are stored whole be computed where they go, if elements lie side by side there."""
         for value in op.results[: op.stored]:
-            if value in stores:
+            if value in stores and self.operands[stores[value].target].order[-1:] == value.names[-1:]:
                 place = self.part(stores[value].target, stores[value].ranges, depth)
                 own = self.operands[value]
                 if (found := self.alias(value, place, depth)) is not None:
@@ -418,6 +456,15 @@ class Writer:
         self.kernels[name] = kernel
         call = f"{'    ' * depth}{name}({', '.join(kernel.arguments())})"
         self.lines.append(f"{call}  # {comment}" if comment else call)
+
+
+def added(start: Size, number: int) -> str:
+    return str(start + number) if isinstance(start, int) else f"({start} + {number})"
+
+
+def unwrapped(expression: str) -> str:
+    """Without the parentheses that belong to its outermost operation."""
+    return expression[1:-1] if expression.startswith("(") else expression
 
 
 def stored_whole(block: Block) -> Mapping[Value, Store]:

@@ -60,9 +60,9 @@ class Operand:
 class Code:
     """One LLVM function `void f(i64…)` while it is being written."""
 
-    def __init__(self, module: Ir, name: str, arguments: Sequence[str], target: Target) -> None:
+    def __init__(self, module: Ir, name: str, arguments: Sequence[str], target: Target, result: Ir = VOID) -> None:
         self.module, self.target = module, target
-        kind = ll.FunctionType(VOID, [I64] * len(arguments))
+        kind = ll.FunctionType(result, [I64] * len(arguments))
         self.function: Ir = ll.Function(module, kind, module.get_unique_name(name))
         self.function.linkage = "internal"
         self.function.attributes.add("noinline")

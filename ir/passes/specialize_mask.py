@@ -12,7 +12,7 @@ from attngen.ir.core import Block, Op, Value, argument, at, attribute_key, const
 from attngen.ir.diagnostics import remark
 from attngen.ir.facts import ANYTHING, Interval
 from attngen.ir.func import Func
-from attngen.ir.loop import For, If
+from attngen.ir.loop import For, If, trips
 from attngen.ir.nd import Contract, Reduce
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import clone, free, place, postorder, rewrite, substitute, unplaced
@@ -43,7 +43,7 @@ def specialize_mask(func: Func) -> Func:
 def specialized(loop: For) -> tuple[Value, ...] | None:
     range, *carried = loop.body.args
     masks = [v for v in masks_of(loop.body.yields) if range in free((v,))[v]]
-    if not masks or any(isinstance(op, If) for op in loop.body.ops):
+    if not masks or any(isinstance(op, If) for op in loop.body.ops) or trips(loop.extent, loop.step) <= 1:
         return None
     tiles = TileBounds()
     bounds: dict[Value, tuple[Value, Value]] = {}

@@ -224,8 +224,6 @@ def test_errors(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("cu_seqlens_q", np.array([0, 5])),
-        ("cu_seqlens_k", np.array([0, 7])),
         ("num_splits", 4),
         ("num_threads", 2),
     ],

@@ -25,7 +25,14 @@ PLANS: list[dict[str, Any]] = [
     {"attn_mask": ("bool", (BATCH, 1, Q_LEN, KV_LEN)), "bias": (HEADS, 1, KV_LEN), "softcap": 1.5},
     {"attn_mask": ("float", (Q_LEN, KV_LEN)), "bias": (BATCH, 1, 1, KV_LEN), "sinks": True},
     {"attn_mask": ("bool", (1, KV_LEN)), "is_causal": True, "causal_alignment": "bottom_right", "window": (3, None)},
-    {"is_causal": True, "window": (2, 4), "alibi_slopes": (BATCH, HEADS), "seqused_k": True, "sinks": True},
+    {
+        "is_causal": True,
+        "causal_alignment": "top_left",
+        "window": (2, 4),
+        "alibi_slopes": (BATCH, HEADS),
+        "seqused_k": True,
+        "sinks": True,
+    },
     {"attn_mask": ("float", (Q_LEN, 1)), "seqused_k": True, "is_causal": True, "causal_alignment": "bottom_right"},
     {
         "score_mod": lambda s, b, h, i, j: s * (1 + h) + TABLE[j],
