@@ -76,12 +76,17 @@ def reader(layout: Layout, type: TensorType) -> Read:
                 found *= extent
         return found
 
-    def read(array: np.ndarray) -> list[int]:
-        address: int = array.__array_interface__["data"][0]
-        strides = array.strides
-        return [address, *(strides[index] * inner(array, index, after) if after else strides[index] for index, after in plan)]
+    simple = [index for index, _ in plan] == list(range(len(groups))) and not any(after for _, after in plan)
 
-    return read
+    def read_simple(array: np.ndarray) -> list[int]:
+        return [array.__array_interface__["data"][0], *array.strides]
+
+    def read(array: np.ndarray) -> list[int]:
+        strides = array.strides
+        steps = [strides[index] * inner(array, index, after) if after else strides[index] for index, after in plan]
+        return [array.__array_interface__["data"][0], *steps]
+
+    return read_simple if simple else read
 
 
 def runtime_extent(array: np.ndarray, layout: Layout, type: TensorType, name: str) -> int:
@@ -118,14 +123,19 @@ class Built:
         numbers: list[int] = []
         for read, array in zip(self.readers, (*inputs, *outputs), strict=True):
             numbers += read(array)
-        sizes = {name: runtime_extent(inputs[index], layout, type, name) for index, layout, type, name in self.sized}
-        numbers += (sizes[name] for name in self.program.extents)
-        scratch = getattr(self.local, "scratch", None)
-        if scratch is None:
+        if self.sized:
+            sizes = {name: runtime_extent(inputs[index], layout, type, name) for index, layout, type, name in self.sized}
+            numbers += (sizes[name] for name in self.program.extents)
+        found = getattr(self.local, "scratch", None)
+        if found is None:
             # Zeros, so that what lies behind the end of a row costs no more than other numbers do.
-            scratch = self.local.scratch = np.zeros(self.scratch_bytes + ALIGNMENT, np.uint8)
-        temporary = np.empty(self.temporary_bytes + ALIGNMENT, np.uint8) if self.temporary_bytes else scratch
-        self.function(*numbers, aligned(scratch), aligned(temporary))
+            scratch = np.zeros(self.scratch_bytes + ALIGNMENT, np.uint8)
+            found = self.local.scratch = (aligned(scratch), scratch)
+        if self.temporary_bytes:
+            temporary = np.empty(self.temporary_bytes + ALIGNMENT, np.uint8)
+            self.function(*numbers, found[0], aligned(temporary))
+        else:
+            self.function(*numbers, found[0], found[0])
 
     def stages(self) -> Mapping[str, str]:
         (signature,) = self.function.signatures

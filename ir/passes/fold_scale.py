@@ -117,7 +117,8 @@ class Folding:
                 # LOWEST stands in for the maximum over nothing, in whatever unit: it is not multiplied.
                 lowest = constant_value(op.operands[k]) == x.element.lowest
                 changes[k] = op.operands[k] if lowest else (yield op.operands[k], c)
-            return self.with_operands(op, changes)
+            scaled = self.with_operands(op, changes)
+            return kept_finite(x, c, scaled) if facts.combination and adds_inputs(x) else scaled
         if facts.multilinear and isinstance(op, Elementwise):
             narrow = min(facts.multilinear, key=lambda k: len(op.operands[k].names))
             if len(op.operands[narrow].names) < len(x.names):
@@ -130,8 +131,8 @@ class Folding:
 
 
 def constant_factor(op: Op | None) -> tuple[float, Value] | None:
-    """(c, x) if the op is a plain c·x or x/(1/c)."""
-    if op is None or not op.facts.multilinear or not isinstance(op, Elementwise):
+    """(c, x) if the op is a plain c·x or x/(1/c), of floats."""
+    if not isinstance(op, Elementwise) or not op.facts.multilinear or not op.result.element.is_float:
         return None
     a, b = op.operands
     known = constant_value(b)
@@ -162,9 +163,18 @@ def is_input(x: Value) -> bool:
     return reads and x.element.is_float and all(isinstance(op, Elementwise) or not op.operands for op in below)
 
 
-def kept_finite(x: Value, c: float) -> Value:
+def adds_inputs(x: Value) -> bool:
+    """Whether x is a score that adds several inputs, each of which may be near the largest float."""
+    below = postorder((x,), stop=lambda op: not op.facts.combination)
+    inputs = {
+        v for op in below for v in op.operands if (v.op is None or not v.op.facts.combination) and is_input(v) and v.names
+    }
+    return len(inputs) > 1 and not any(isinstance(op, Reduce) for op in postorder((x,)))
+
+
+def kept_finite(x: Value, c: float, scaled: Value | None = None) -> Value:
     """c·x, but finite where x is: a row of finfo.min is a uniform average, a row of -inf is masked."""
-    scaled = mul(x, c)
+    scaled = mul(x, c) if scaled is None else scaled
     if abs(c) <= 1:
         return scaled
     bounded = minimum(maximum(scaled, x.element.lowest), x.element.largest)

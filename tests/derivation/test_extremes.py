@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+import attngen as ag
 from attngen.ir.interpreter import run
+from attngen.ir.loop import loops
 from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import Result, run_pipeline
+from attngen.ir.types import F32, TensorType
 from tests.derivation.programs import CASES, TILES, J, inputs
 
 LOWEST, LARGEST = np.finfo(np.float32).min, np.finfo(np.float32).max
@@ -61,3 +66,24 @@ def test_nan_or_infinity_in_a_kept_score_makes_its_row_nan(biased: Result, bad: 
     row[11] = bad
     for out in outputs(biased, row):
         assert np.all(np.isnan(out))
+
+
+@pytest.mark.parametrize(("first", "second", "masked"), [(0.4, 0.4, False), (0.5, 0.4, False), (1, 1, True), (0.6, 0.6, True)])
+def test_two_biases_count_by_their_sum(first: float, second: float, masked: bool) -> None:
+    """finfo.min + finfo.min is -inf and masks; what is finite together is a uniform average, in base 2 as in base e."""
+
+    @ag.program(q="i d", k="j d", v="j e", a="i j", b="j", out="i e")
+    def two_biases(q: Any, k: Any, v: Any, a: Any, b: Any) -> Any:
+        return ag.contract(ag.softmax(ag.contract(q, k, over="d") + a + b, over="j"), v, over="j")
+
+    shapes = {"q": "i d", "k": "j d", "v": "j e", "a": "i j", "b": "j"}
+    extents = {"i": 5, "j": 23, "d": 4, "e": 3}
+    types = {n: TensorType(tuple((axis, extents[axis]) for axis in s.split()), F32) for n, s in shapes.items()}
+    result = run_pipeline(two_biases.trace(types), PIPELINE.replace("tile", "tile{i=2 j=8}", 1), verify_each="run")
+    assert len(loops(result.func.body)) == 1
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal([extents[axis] for axis in s.split()]).astype(np.float32) for s in shapes.values()]
+    arrays[3][:], arrays[4][:] = first * LOWEST, second * LOWEST
+    for func in result.stages.values():
+        (out,) = run(func, *arrays)
+        np.testing.assert_allclose(out, np.zeros_like(out) if masked else np.tile(arrays[2].mean(0), (5, 1)), atol=1e-5)

@@ -184,6 +184,11 @@ def masks(draw: st.DrawFn, depth: int = 3) -> tuple[str, Mask]:
     return text, eval(f"lambda i, j, doc, key_doc: {text}", {})
 
 
+def test_products_of_coordinates_are_no_scales() -> None:
+    """fold-scale gathers factors of floats; integers have no range to keep them in."""
+    check(mask := lambda i, j: (i * -2) * -1 <= j * 2, derive(mask).func)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(masks())
 def test_any_mask(case: tuple[str, Mask]) -> None:
