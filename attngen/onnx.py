@@ -164,8 +164,7 @@ class Call:
         named = (("query", query), ("key", key), ("value", value))
         if self.score_mod is not None or self.prob_mod is not None:
             return self.by_steps(shape, dict(named), extras)
-        kernel = find_kernel(named, self.options, extras, {}, self.target)
-        result = kernel(query, key, value, *(extra.array for extra in extras))
+        result = find_kernel(named, self.options, extras, {}, self.target)()
         return result if self.options.tap is not None else (result, None)
 
     def by_steps(self, shape: Shape, named: dict[str, Array], extras: tuple[Extra, ...]) -> tuple[Array, Array | None]:

@@ -15,8 +15,9 @@ from attngen.sdpa_inputs import Extra, read_extras
 from attngen.sdpa_options import Options, check_flags, check_names, check_scale, read_options, refuse_options
 from attngen.sdpa_packed import packed_rows
 from attngen.sdpa_program import sdpa_program
+from attngen.sdpa_runtime import FAMILIES, Family, Form, family_key, with_offset
 from attngen.sdpa_shapes import Shape, check_inputs
-from attngen.specs import input_types, read_dtype, read_input
+from attngen.specs import Spec, array_dtype_name, input_types, read_dtype
 from attngen.table import KERNELS
 
 Named = Sequence[tuple[str, Array]]
@@ -54,6 +55,9 @@ def scaled_dot_product_attention(
     target: str = "cpu",
 ) -> Any:
     """softmax(query·keyᵀ·scale)·value, by a kernel compiled for these shapes and kept for the next call.
+
+    Calls that differ from an earlier one in nothing but q_len and kv_len share a kernel with runtime extents, which serves all
+    lengths up to a bound of at least 1,024 and at least four times as long.
 
     query (…, heads, q_len, d), key (…, kv_heads, kv_len, d), value (…, kv_heads, kv_len, d_v): NumPy arrays of one float
     dtype, any strides; two dimensions are one head; `layout="BSHD"` puts heads after lengths. heads a multiple of kv_heads:
@@ -113,51 +117,88 @@ def scaled_dot_product_attention(
             used = given.pop("seqused_k")
             extras = packed_rows(shape, options, cu_seqlens_q, cu_seqlens_k, used, bool(mods))
         extras += read_extras(shape, read_dtype(query.dtype, "query").accumulator, **given)
-    kernel = find_kernel(arrays, options, extras, mods, target)
+    made = find_kernel(arrays, options, extras, mods, target)
     if options.is_causal and options.alignment is None and not packed:
         shape = Shape.of(query, key, options.layout)
         options.warn(shape.q_len, shape.kv_len)
-    more = (extra.array for extra in extras)
-    return kernel(query, key, value, *more, out=(out, None) if return_lse else out)
+    return made(out=(out, None) if return_lse else out)
 
 
-def find_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], target: str) -> Kernel:
-    """The kernel for arrays like these, compiled if there is none yet."""
-    if mods:
-        return modified_kernel(arrays, options, extras, mods, target)
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A kernel and the arrays that it is to be called with."""
+
+    kernel: Kernel
+    arrays: Named
+    extras: tuple[Extra, ...]
+
+    def __call__(self, out: Any = None) -> Any:
+        return self.kernel(*(x for _, x in self.arrays), *(extra.array for extra in self.extras), out=out)
+
+
+def find_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], target: str) -> Call:
+    """The kernel for arrays like these, compiled if there is none yet: for exactly their lengths if these are the first ones
+    of otherwise equal calls, else with runtime extents."""
     query, key, value = (x for _, x in arrays)
-    made = (*(y for _, x in arrays for y in (x.shape, x.dtype)), options, tuple(extra.key for extra in extras), target)
-    kernel = KERNELS.find(("sdpa", made))
-    if kernel is None:
-        check_inputs(query, key, value, options.layout)
-        kernel = KERNELS.get(("sdpa", made), lambda: make_kernel(arrays, options, extras, target))
-    return kernel
+    exact = (*(y for _, x in arrays for y in (x.shape, x.dtype)), options, tuple(extra.key for extra in extras), target)
+    if not mods:
+        kernel = KERNELS.find(("sdpa", exact))
+        if kernel is not None:
+            return Call(kernel, arrays, extras)
+    for name, mod in mods.items():
+        check_mod(name, mod)
+    check_inputs(query, key, value, options.layout)
+    shape = Shape.of(query, key, options.layout)
+    family = family_key(shape, (query, key, value), options, extras, mods, target)
+    form = FAMILIES.get(family, Family).choose(shape.q_len, shape.kv_len, options.offset)
+    if mods:
+        return modified_kernel(arrays, options, extras, mods, target, form)
+    if form.offset:
+        options, extras = with_offset(shape, options, extras)
+    made = (family, form) if form.offset else exact
+    return Call(KERNELS.get(("sdpa", made), lambda: make_kernel(arrays, options, extras, target, form)), arrays, extras)
 
 
-def make_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], target: str) -> Kernel:
-    made, traced = trace(arrays, options, extras, {})
+def make_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], target: str, form: Form) -> Kernel:
+    made, traced = trace(arrays, options, extras, {}, form)
     return build_kernel(made, traced, target=target)
 
 
-def modified_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], target: str) -> Kernel:
-    """Traced on every call, so that captured numbers and arrays are those of now; compiled once per distinct function."""
-    for name, mod in mods.items():
-        check_mod(name, mod)
-    (_, query), (_, key), (_, value) = arrays
-    check_inputs(query, key, value, options.layout)
-    _, traced = trace(arrays, options, extras, mods)
+def modified_kernel(
+    arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], target: str, form: Form
+) -> Call:
+    """Traced on every call, so that captured numbers and arrays are those of now; compiled once per distinct function.
+
+    A captured array that is read along the queries or keys has their length, which makes the kernel one for these lengths.
+    """
+    made, traced = trace(arrays, options, extras, mods)
+    if form.offset and not any({"i", "j"} & set(x.type.names) for x in traced.captured.values()):
+        (_, query), (_, key), _ = arrays
+        options, extras = with_offset(Shape.of(query, key, options.layout), options, extras)
+        made, traced = trace(arrays, options, extras, mods, form)
+    (_, query), (_, key), _ = arrays
     made = sdpa_program(Shape.of(query, key, options.layout), options, read_dtype(query.dtype, "query").accumulator, extras)
     # What is kept must not keep alive what the modifications have captured.
     bare = dataclasses.replace(traced, captured={})
     kernel = KERNELS.get(("sdpa", traced.func, target), lambda: build_kernel(made, bare, target=target))
-    return kernel.with_captured(traced.captured)
+    return Call(kernel.with_captured(traced.captured), arrays, extras)
 
 
-def trace(arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod]) -> tuple[Program, Traced]:
+def trace(
+    arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], form: Form | None = None
+) -> tuple[Program, Traced]:
+    """The program, and what it is on arrays like these, with the extents of the form."""
     (_, query), (_, key), _ = arrays
     accumulator = read_dtype(query.dtype, "query").accumulator
     check_scale(options.scale, accumulator)
     check_scale(options.softcap, accumulator, "softcap")
     made = sdpa_program(Shape.of(query, key, options.layout), options, accumulator, extras, **mods)
     named = (*arrays, *((extra.name, extra.array) for extra in extras))
-    return made, made.bind(input_types(made.layouts, {name: read_input(x, None, name) for name, x in named}))
+    extents = form.extents if form else {}
+
+    def spec(name: str, x: Array) -> Spec:
+        groups = made.layouts[name].groups
+        shape = tuple(extents.get(group[0], n) for group, n in zip(groups, x.shape, strict=True))
+        return Spec(shape, array_dtype_name(read_dtype(x.dtype, name)))
+
+    return made, made.bind(input_types(made.layouts, {name: spec(name, x) for name, x in named}))

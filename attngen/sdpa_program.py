@@ -168,6 +168,8 @@ class Attention:
         if "row_place" in self.extra:
             return self.extra["row_place"] + more
         i = functions.index("i")
+        if "offset" in self.extra:
+            return i + (self.extra["offset"] + more)
         if not self.options.bottom_right:
             return i + (self.options.offset + more)
         if "seqused_k" in self.extra:

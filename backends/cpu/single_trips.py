@@ -73,4 +73,4 @@ class Inlining:
                     op, ranges=tuple(value for value in op.ranges if value not in gone), axes=(*op.axes, *axes)
                 )
             case _:
-                raise op.error("needs the range of a loop that runs once", help="run this pass before specialize-mask")
+                raise op.error("needs the range of a loop that runs once", help="leave such loops alone in passes that come before")

@@ -11,7 +11,8 @@ from attngen.ir.passes.specialize_mask import specialize_mask
 from attngen.ir.passes.tile import tile
 
 PIPELINE = (
-    "decompose-attn,canonicalize,fold-scale,hoist-invariant-factors,canonicalize,tile,fuse-cascaded-reductions,canonicalize"
+    "decompose-attn,canonicalize,fold-scale,hoist-invariant-factors,canonicalize,"
+    "tile,fuse-cascaded-reductions,specialize-mask,canonicalize"
 )
 """From four steps to one loop. `tile` without options chooses its sizes."""
 

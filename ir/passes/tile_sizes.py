@@ -13,10 +13,13 @@ from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
 from attngen.ir.nd import Contract, Reduce, looked_up
 from attngen.ir.rewrite import postorder
-from attngen.ir.types import TensorType, bound
+from attngen.ir.types import ElementType, TensorType, bound
 
 ROWS, REDUCED = 64, 128
 """Rows of a part, and elements of a reduced axis per trip: the scores of one part fill 32 KB in f32."""
+MASKED_ROWS, MASKED_REDUCED = 32, 64
+"""The same where a mask lies over both: smaller parts leave out more. Half of it over short axes."""
+SHORT = 256
 WHOLE = 512
 """An axis up to this length may stay whole."""
 BUDGET = 1 << 16
@@ -28,13 +31,15 @@ def choose_steps(func: Func) -> dict[str, int]:
     extents = all_extents(func)
     wanted = cut_axes(func, extents)
     steps: dict[str, int] = {}
-    rows = ROWS
+    masked = is_masked(func)
+    rows = MASKED_ROWS if masked else ROWS
     for name in reversed([n for n in extents if n in wanted]):
         role = role_of(func, name)
         if role == "batch":
             steps[name] = 1
         elif role == "reduced":
-            steps[name] = min(REDUCED, max(extents[name], 1))
+            longest = REDUCED if not masked else MASKED_REDUCED if extents[name] > SHORT else MASKED_REDUCED // 2
+            steps[name] = min(longest, max(extents[name], 1))
         else:
             steps[name] = max(min(rows, extents[name]), 1)
             rows = max(rows // steps[name], 1)
@@ -43,6 +48,12 @@ def choose_steps(func: Func) -> dict[str, int]:
         if not whole & set(type.names):
             fit(type, steps)
     return {n: steps[n] for n in extents if n in steps}
+
+
+def is_masked(func: Func) -> bool:
+    """Whether a boolean varies along a reduced axis and another one."""
+    conditions = [v for op in func.body.ops for v in op.results if v.element is ElementType.I1]
+    return any(len(v.names) > 1 and any(role_of(func, n) == "reduced" for n in v.names) for v in conditions)
 
 
 def fit(type: TensorType, steps: dict[str, int]) -> None:
