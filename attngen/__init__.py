@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from attngen.ir.diagnostics import Error
     from attngen.kernel import Kernel
+    from attngen.kvcache import attention_with_kvcache
     from attngen.merging import merge
     from attngen.programs import Program, program
     from attngen.sdpa import scaled_dot_product_attention
@@ -57,6 +58,7 @@ _HOME = {
     "Tensor": "attngen.tensor",
     "abs": "attngen.functions",
     "attention": "attngen.four_steps",
+    "attention_with_kvcache": "attngen.kvcache",
     "compile": "attngen.compiler",
     "contract": "attngen.functions",
     "exp": "attngen.functions",
@@ -96,6 +98,7 @@ __all__ = [
     "__version__",
     "abs",
     "attention",
+    "attention_with_kvcache",
     "backends",
     "compile",
     "contract",

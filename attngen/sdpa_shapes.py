@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attngen.arrays import Array, show_dtype
@@ -56,9 +57,13 @@ class Shape:
         return tuple(axis for axes, _ in self.scores for axis in axes)
 
 
-def check_inputs(query: Array, key: Array, value: Array, layout: str) -> None:
-    """Everything that must agree between the three arrays; errors name the argument, what it has, and what was expected."""
-    arrays = {"query": query, "key": key, "value": value}
+def check_inputs(
+    query: Array, key: Array, value: Array, layout: str, names: Sequence[str] = ("query", "key", "value"), batch: bool = True
+) -> None:
+    """Everything that must agree between the three arrays (batch: also the batch); errors name the argument, what it has, and
+    what was expected."""
+    key_name, value_name = names[1:]
+    arrays = dict(zip(names, (query, key, value), strict=True))
     for name, x in arrays.items():
         if not x.dtype.isnative:
             raise Error(f"{name}: {show_dtype(x.dtype)} is not supported; use {name}.astype({name}.dtype.newbyteorder('='))")
@@ -89,18 +94,18 @@ def check_inputs(query: Array, key: Array, value: Array, layout: str) -> None:
     if q[-1] == 0:
         raise Error(f"query: d is 0 in shape {show_shape(q)}; expected at least one feature to compare by")
     if k[-1] != q[-1]:
-        raise differ("key", k, "query", q, "has d", k[-1], q[-1])
+        raise differ(key_name, k, "query", q, "has d", k[-1], q[-1])
     if v[length] != k[length]:
-        raise differ("value", v, "key", k, "has kv_len", v[length], k[length])
+        raise differ(value_name, v, key_name, k, "has kv_len", v[length], k[length])
     if heads is None:
         return
-    for name, shape in (("key", k), ("value", v)):
-        if shape[:-3] != q[:-3]:
+    for name, shape in ((key_name, k), (value_name, v)):
+        if batch and shape[:-3] != q[:-3]:
             raise differ(name, shape, "query", q, "has batch", show_shape(shape[:-3]), show_shape(q[:-3]))
     if v[heads] != k[heads]:
-        raise differ("value", v, "key", k, "has kv_heads", v[heads], k[heads])
+        raise differ(value_name, v, key_name, k, "has kv_heads", v[heads], k[heads])
     if q[heads] != k[heads] and (k[heads] == 0 or q[heads] % k[heads]):
         raise Error(
-            f"query: {q[heads]} heads in shape {show_shape(q)} are no multiple of the {k[heads]} heads of key "
+            f"query: {q[heads]} heads in shape {show_shape(q)} are no multiple of the {k[heads]} heads of {key_name} "
             f"{show_shape(k)}; expected heads = kv_heads · n"
         )

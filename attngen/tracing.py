@@ -125,7 +125,7 @@ OWN = frozenset(
     f"attngen.{m}"
     for m in (
         *("arithmetic", "captures", "closures", "functions", "masks", "mods", "numpy_protocol", "programs", "renaming"),
-        *("sdpa", "sdpa_program", "tensor", "torch_protocol", "tracing"),
+        *("kvcache", "sdpa", "sdpa_program", "tensor", "torch_protocol", "tracing"),
     )
 )
 """Modules that stand between the user's line and the op it builds."""

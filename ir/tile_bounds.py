@@ -136,24 +136,25 @@ def product_rule(tiles: TileBounds, op: Op) -> Bounds:
     return lo, hi
 
 
-def floordiv_rule(tiles: TileBounds, op: Op) -> Bounds:
+def divided(tiles: TileBounds, op: Op) -> tuple[Bounds, Value]:
+    """The bounds of a dividend, and the divisor, which must be a positive constant."""
     divisor = constant_value(op.operands[1])
     if divisor is None or divisor <= 0:
-        raise Unbounded("a division by what is not known to be positive")
+        raise Unbounded(f"{op.name} by what is not known to be positive")
     lo, hi = tiles.of(op.operands[0])
-    by = constant(divisor, lo.element)
+    return (lo, hi), constant(divisor, lo.element)
+
+
+def floordiv_rule(tiles: TileBounds, op: Op) -> Bounds:
+    (lo, hi), by = divided(tiles, op)
     return binary(ew.FloorDiv, lo, by), binary(ew.FloorDiv, hi, by)
 
 
 def mod_rule(tiles: TileBounds, op: Op) -> Bounds:
     """Exact where the part lies within one period."""
-    divisor = constant_value(op.operands[1])
-    if divisor is None or divisor <= 0:
-        raise Unbounded("a remainder by what is not known to be positive")
-    lo, hi = tiles.of(op.operands[0])
-    by = constant(divisor, lo.element)
+    (lo, hi), by = divided(tiles, op)
     same = compare("eq", binary(ew.FloorDiv, lo, by), binary(ew.FloorDiv, hi, by))
-    zero, last = constant(0, lo.element), constant(divisor - 1, lo.element)
+    zero, last = constant(0, lo.element), binary(ew.Sub, by, constant(1, lo.element))
     return select(same, binary(ew.Mod, lo, by), zero), select(same, binary(ew.Mod, hi, by), last)
 
 

@@ -33,6 +33,7 @@ def hoist_invariant_factors(func: Func) -> Func:
 
     A sum of terms with different factors is split, one sum each, only if a factor reads a reduction over the same axis
     (differential attention): each term costs an accumulator, and splitting can cancel. An exponent's shift is not a factor.
+    What is summed before the division is larger by the divisor: with values near the largest float the sum overflows.
     """
     if func.level == "loop":
         remark("declined: runs on whole tensors, before tile")

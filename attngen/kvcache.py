@@ -1,0 +1,322 @@
+"""Attention over keys and values that are kept in a cache between calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from attngen.arrays import Array, check_array, overlap, overlaps_itself
+from attngen.ir.diagnostics import Error
+from attngen.sdpa import find_kernel
+from attngen.sdpa_inputs import read_extras
+from attngen.sdpa_options import ALIGNMENTS, check_flags, check_names, is_whole, read_options, refuse_options
+from attngen.sdpa_runtime import offset_input
+from attngen.sdpa_shapes import Shape, check_inputs
+from attngen.specs import read_dtype, show_shape
+
+
+def attention_with_kvcache(
+    query: Any,
+    key_cache: Any,
+    value_cache: Any,
+    key: Any = None,
+    value: Any = None,
+    *,
+    cache_seqlens: Any = None,
+    cache_batch_idx: Any = None,
+    block_table: Any = None,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    score_mod: Any = None,
+    mask_mod: Any = None,
+    bias: Any = None,
+    window: Any = None,
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    causal_alignment: str | None = None,
+    layout: Literal["BHSD", "BSHD"] = "BHSD",
+    semantics: str | None = None,
+    return_lse: bool = False,
+    lse_base: Literal["e", "2"] = "e",
+    deterministic: bool = False,
+    num_splits: int | None = None,
+    num_threads: int | None = None,
+    out: Any = None,
+    target: str = "cpu",
+) -> Any:
+    """Attention of query over the first cache_seqlens keys of a cache, to which key and value are appended before.
+
+    query (batch, heads, q_len, d), key_cache (batch, kv_heads, cache_len, d), value_cache (batch, kv_heads, cache_len, d_v);
+    with layout="BSHD" heads come after lengths. key (batch, kv_heads, new_len, d), value (…, d_v): written into the caches, in
+    place, behind the keys that are there.
+
+    cache_seqlens: how many keys are there before the call, a number or (batch,); None, without key: the whole cache.
+    cache_batch_idx (batch,): which entry of a cache of more (or fewer) entries each query reads and writes; None: its own.
+    block_table (batch, pages): the caches are (page, kv_heads, page_size, …), and the keys of an entry are on these pages, one
+    after the other. Indices of pages behind the last key in use are not looked at.
+
+    Queries stand at places offset + i for causal masks, windows and ALiBi. With new keys offset is the past length, else
+    queries are the last of what is cached, and it is the length less q_len; causal_alignment "bottom_right" means the length
+    with new keys less q_len, "top_left" 0. attn_mask, bias: over as many keys as the longest entry has, or the whole cache.
+    The other arguments and the results are those of `scaled_dot_product_attention`.
+
+    The kernel reads one array of keys. Entries that follow each other at an equal distance are read where they are; for pages
+    and other selections of entries, each call copies the keys and values in use next to each other.
+
+    Raises Error for whatever does not fit, without having changed the caches.
+    """
+    check_flags(enable_gqa=enable_gqa, deterministic=deterministic)
+    refuse_options(dropout_p=dropout_p, num_splits=num_splits, num_threads=num_threads)
+    check_names(target=target)
+    options = read_options(
+        scale=scale,
+        layout=layout,
+        is_causal=is_causal,
+        causal_alignment=causal_alignment,
+        window=window,
+        softcap=softcap,
+        return_lse=return_lse,
+        lse_base=lse_base,
+        semantics=semantics,
+    )
+    if options.semantics.empty_row == "mean":
+        raise Error(f"semantics: {semantics!r} is the mean of all values in a row without keys, which a cache does not have")
+    check_arrays(query, key_cache, value_cache, key, value, layout)
+    cache = read_cache(query.shape[0], (key_cache, value_cache), layout, cache_batch_idx, block_table)
+    new_len = 0 if key is None else key.shape[cache.axis]
+    past = read_past(cache_seqlens, cache, new_len, key is not None)
+    total = past + new_len
+    cache.check_pages(past, total)
+    kv_len = int(total.max(initial=0))
+
+    q_len = query.shape[cache.axis]
+    shape = dataclasses.replace(Shape.of(query, key_cache, layout), kv_len=kv_len)
+    extras = read_extras(
+        shape,
+        read_dtype(query.dtype, "query").accumulator,
+        attn_mask=up_to(attn_mask, cache.capacity, kv_len),
+        bias=up_to(bias, cache.capacity, kv_len),
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
+        seqused_k=None if uniform(total) else total,
+    )
+    if options.reach != (None, None) or alibi_slopes is not None:
+        alignment = None if causal_alignment is None else ALIGNMENTS[causal_alignment]
+        offset = np.zeros_like(total) if alignment == "top_left" else total - q_len
+        offset = past if alignment is None and key is not None else offset
+        extras += (offset_input(offset.max(initial=0) if uniform(offset) else offset, shape),)
+    # The offset is an input, so no convention about it is part of the kernel.
+    options = dataclasses.replace(options, alignment="top_left")
+    mods = {name: mod for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod)) if mod is not None}
+    for array in out if isinstance(out, tuple | list) else (out,):  # pyright: ignore[reportUnknownVariableType]
+        for name, x in (("key_cache", key_cache), ("value_cache", value_cache)):
+            if isinstance(array, np.ndarray) and overlap(array, x):  # pyright: ignore[reportUnknownArgumentType]
+                raise Error(f"out: shares memory with {name}; pass an array of its own")
+    with appended(cache, (key, value), past):
+        keys, values = (cache.read(x, total, kv_len) for x in cache.arrays)
+        named = (("query", query), ("key", keys), ("value", values))
+        return find_kernel(named, options, extras, mods, target)((out, None) if return_lse else out)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Both caches, and where the keys of each batch entry are.
+
+    rows (batch, pages): indices into the first dimension of the caches, each with room for `size` keys.
+    """
+
+    arrays: tuple[Array, Array]
+    rows: Array
+    size: int
+    axis: int
+    what: str
+
+    @property
+    def capacity(self) -> int:
+        """How many keys an entry has room for."""
+        return self.rows.shape[1] * self.size
+
+    def check_pages(self, past: Array, total: Array) -> None:
+        """Pages in use are there, and none is written for two entries."""
+        count = self.arrays[0].shape[0]
+        written: dict[tuple[int, int], int] = {}
+        for b, (start, end) in enumerate(zip(past.tolist(), total.tolist(), strict=True)):
+            used = self.rows[b, : -(-end // self.size)] if end else self.rows[b, :0]
+            for p in np.flatnonzero((used < 0) | (used >= count))[:1]:
+                at = f"[{b}, {p}]" if self.what == "block_table" else f"[{b}]"
+                raise Error(f"{self.what}{at} is {used[p]}; expected an index from 0 to {count - 1} into the cache")
+            for row, slots, _ in self.segments(b, start, end):
+                other = next((written[row, s] for s in range(slots.start, slots.stop) if (row, s) in written), None)
+                if other is not None:
+                    raise Error(f"{self.what}: entries {other} and {b} would write new keys to the same place of the cache")
+                written.update(((row, s), b) for s in range(slots.start, slots.stop))
+
+    def segments(self, entry: int, start: int, end: int) -> Iterator[tuple[int, slice, slice]]:
+        """Where keys start to end of an entry are: an index into the caches, places there, and which keys these are."""
+        while start < end:
+            page, slot = divmod(start, self.size)
+            stop = min(end, start + self.size - slot)
+            yield int(self.rows[entry, page]), slice(slot, slot + stop - start), slice(start, stop)
+            start = stop
+
+    def part(self, x: Array, places: slice) -> Array:
+        """Of one entry, or of all, those keys."""
+        return x[(*(slice(None) for _ in range(self.axis - 4 + x.ndim)), places)]
+
+    def read(self, x: Array, total: Array, kv_len: int) -> Array:
+        """The first kv_len keys of each entry as one array: a view if rows follow each other, else a copy of what is used."""
+        view = None if self.rows.shape[1] != 1 else spaced(x, self.rows[:, 0])
+        if view is not None:
+            return self.part(view, slice(0, kv_len))
+        shape = list(x.shape)
+        shape[0], shape[self.axis] = len(self.rows), kv_len
+        made = np.zeros(shape, x.dtype)
+        for b, end in enumerate(total.tolist()):
+            for row, slots, keys in self.segments(b, 0, end):
+                self.part(made[b], keys)[...] = self.part(x[row], slots)
+        return made
+
+
+def spaced(x: Array, rows: Array) -> Array | None:
+    """Entries of an array, as a view, if their indices have equal distances."""
+    if not len(rows):
+        return x[:0]
+    first, step = int(rows[0]), int(rows[1] - rows[0]) if len(rows) > 1 else 1
+    if not np.array_equal(rows, first + step * np.arange(len(rows))):
+        return None
+    if step == 0:
+        return np.broadcast_to(x[first], (len(rows), *x.shape[1:]))
+    end = first + step * len(rows)
+    return x[first : end if end >= 0 else None : step]
+
+
+@contextmanager
+def appended(cache: Cache, new: Sequence[Any], past: Array) -> Iterator[None]:
+    """New keys and values are in the caches; if the block fails, what was there before is back."""
+    replaced: list[tuple[Array, Array]] = []
+    try:
+        for x, more in zip(cache.arrays, new, strict=True):
+            if more is None:
+                continue
+            for b, start in enumerate(past.tolist()):
+                for row, slots, keys in cache.segments(b, start, start + more.shape[cache.axis]):
+                    place = cache.part(x[row], slots)
+                    replaced.append((place, place.copy()))
+                    place[...] = cache.part(more[b], slice(keys.start - start, keys.stop - start))
+        yield
+    except BaseException:
+        for place, before in reversed(replaced):
+            place[...] = before
+        raise
+
+
+# ---------------------------------------------------------------- checks
+
+
+def check_arrays(query: Any, key_cache: Any, value_cache: Any, key: Any, value: Any, layout: str) -> None:
+    caches = {"key_cache": key_cache, "value_cache": value_cache}
+    for name, x in {"query": query, **caches}.items():
+        check_array(name, x)
+        if x.ndim != 4:
+            raise Error(f"{name}: expected 4 dimensions (batch, heads, length, features), got shape {show_shape(x.shape)}")
+    check_inputs(query, key_cache, value_cache, layout, names=("query", "key_cache", "value_cache"), batch=False)
+    if key_cache.shape[0] != value_cache.shape[0]:
+        shapes = f"{show_shape(value_cache.shape)} and {show_shape(key_cache.shape)}"
+        raise Error(f"value_cache: expected as many entries as key_cache has, got shapes {shapes}")
+    if key is None and value is None:
+        return
+    if key is None or value is None:
+        raise Error(f"{'key' if key is None else 'value'}: is missing; give new keys and values together")
+    axis = 2 if layout == "BHSD" else 1
+    for name, x in (("key", key), ("value", value)):
+        cache = caches[f"{name}_cache"]
+        check_array(name, x)
+        wanted = [query.shape[0], *cache.shape[1:]]
+        wanted[axis] = key.shape[axis] if key.ndim == 4 else 1
+        if x.dtype != cache.dtype or x.shape != tuple(wanted):
+            shown = [str(n) for n in wanted]
+            shown[axis] = "new_len" if name == "key" else shown[axis]
+            raise Error(
+                f"{name}: expected shape ({', '.join(shown)}) of {cache.dtype.name}, as query and {name}_cache have, got "
+                f"{show_shape(x.shape)} of {x.dtype.name}"
+            )
+    for name, x in caches.items():
+        if not x.flags.writeable:
+            raise Error(f"{name}: the array is read-only, but new keys and values are written into it; pass a writable one")
+        if overlaps_itself(x):
+            raise Error(f"{name}: elements share memory (strides {x.strides}), but new keys and values are written into it")
+        for other, y in (("query", query), ("key", key), ("value", value), ("key_cache", key_cache)):
+            if other != name and overlap(x, y):
+                raise Error(f"{name}: shares memory with {other}, but new keys and values are written into it; pass a copy")
+
+
+def read_cache(batch: int, arrays: tuple[Array, Array], layout: str, cache_batch_idx: Any, block_table: Any) -> Cache:
+    axis = 2 if layout == "BHSD" else 1
+    count, size = arrays[0].shape[0], arrays[0].shape[axis]
+    if block_table is not None:
+        if cache_batch_idx is not None:
+            raise Error("cache_batch_idx: leave it away; block_table says which pages each batch entry has")
+        rows = whole_numbers("block_table", block_table)
+        if rows.ndim != 2 or rows.shape[0] != batch:
+            raise Error(f"block_table: expected shape ({batch}, pages), one row per batch entry, got {show_shape(rows.shape)}")
+        if not size:
+            raise Error(f"key_cache: pages have no room for keys in shape {show_shape(arrays[0].shape)}")
+        return Cache(arrays, rows, size, axis, "block_table")
+    if cache_batch_idx is None:
+        if count != batch:
+            raise Error(
+                f"key_cache: has {count} entries in shape {show_shape(arrays[0].shape)}, but query has batch {batch}; "
+                "say by cache_batch_idx which ones to use"
+            )
+        return Cache(arrays, np.arange(batch)[:, None], size, axis, "cache_batch_idx")
+    rows = whole_numbers("cache_batch_idx", cache_batch_idx)
+    if rows.shape != (batch,):
+        raise Error(f"cache_batch_idx: expected shape ({batch},), one index per batch entry, got {show_shape(rows.shape)}")
+    for b in np.flatnonzero((rows < 0) | (rows >= count))[:1]:
+        raise Error(f"cache_batch_idx[{b}] is {rows[b]}; expected an index from 0 to {count - 1} into the cache")
+    return Cache(arrays, rows[:, None], size, axis, "cache_batch_idx")
+
+
+def read_past(cache_seqlens: Any, cache: Cache, new_len: int, appends: bool) -> Array:
+    """How many keys each entry has before the call; all of them must have room, with the new ones."""
+    batch, room = len(cache.rows), cache.capacity
+    if cache_seqlens is None:
+        if appends:
+            raise Error("cache_seqlens: is missing; new keys and values are written behind as many as it says")
+        return np.full(batch, room)
+    past = whole_numbers("cache_seqlens", cache_seqlens)
+    if past.ndim and past.shape != (batch,):
+        raise Error(f"cache_seqlens: expected a number or shape ({batch},), got shape {show_shape(past.shape)}")
+    single = not past.ndim
+    past = np.broadcast_to(past, (batch,))
+    for b in np.flatnonzero((past < 0) | (past > room - new_len))[:1]:
+        at = "" if single else f"[{b}]"
+        more = f" with {new_len} new keys" if new_len else ""
+        raise Error(f"cache_seqlens{at} is {past[b]}{more}; the cache has room for lengths from 0 to {room}")
+    return past
+
+
+def whole_numbers(name: str, x: Any) -> Array:
+    array = np.asarray(x)
+    if array.dtype.kind not in "iu" and not is_whole(x):
+        raise Error(f"{name}: expected whole numbers, got {array.dtype.name}")
+    return array.astype(np.int64)
+
+
+def uniform(x: Array) -> bool:
+    return bool((x == x[:1]).all())
+
+
+def up_to(x: Any, capacity: int, kv_len: int) -> Any:
+    """What is given over the whole cache, over the keys in use."""
+    whole = isinstance(x, np.ndarray) and x.ndim > 0 and x.shape[-1] == capacity != 1  # pyright: ignore[reportUnknownMemberType]
+    return x[..., :kv_len] if whole else x
