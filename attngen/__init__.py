@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from attngen.sdpa import scaled_dot_product_attention
     from attngen.specs import Spec, upto
     from attngen.tensor import Tensor
+    from attngen.thread_count import get_num_threads, set_num_threads, threads
 
     __version__: str
 
@@ -64,6 +65,7 @@ _HOME = {
     "exp": "attngen.functions",
     "exp2": "attngen.functions",
     "floor": "attngen.functions",
+    "get_num_threads": "attngen.thread_count",
     "index": "attngen.functions",
     "log": "attngen.functions",
     "log2": "attngen.functions",
@@ -80,10 +82,12 @@ _HOME = {
     "scale": "attngen.functions",
     "scaled_dot_product_attention": "attngen.sdpa",
     "score": "attngen.functions",
+    "set_num_threads": "attngen.thread_count",
     "sigmoid": "attngen.functions",
     "softmax": "attngen.functions",
     "sqrt": "attngen.functions",
     "tanh": "attngen.functions",
+    "threads": "attngen.thread_count",
     "upto": "attngen.specs",
     "weigh": "attngen.functions",
     "where": "attngen.functions",
@@ -105,6 +109,7 @@ __all__ = [
     "exp",
     "exp2",
     "floor",
+    "get_num_threads",
     "index",
     "ir",
     "log",
@@ -123,10 +128,12 @@ __all__ = [
     "scale",
     "scaled_dot_product_attention",
     "score",
+    "set_num_threads",
     "sigmoid",
     "softmax",
     "sqrt",
     "tanh",
+    "threads",
     "upto",
     "weigh",
     "where",

@@ -52,7 +52,7 @@ class ArrayType:
     def check(self, x: Any, extents: dict[str, int]) -> Array:
         """The array, if it is what is expected; runtime extents are read off the first array that has them."""
         check_array(self.name, x)
-        if x.dtype != self.dtype:
+        if x.dtype is not self.dtype and x.dtype != self.dtype:
             given, help = show_dtype(x.dtype), conversion(self.name, x.dtype, self.dtype)
             raise Error(f"{self.name}: expected dtype {self.dtype.name}, got {given}; {help}")
         if x.shape != self.fixed_shape:
@@ -78,6 +78,8 @@ class ArrayType:
 
 def check_array(name: str, x: object) -> TypeGuard[Array]:
     """A NumPy array that is no masked array; anything else is an error."""
+    if type(x) is np.ndarray:
+        return True
     if isinstance(x, np.ma.MaskedArray):
         raise Error(f"{name}: a masked array's mask would be ignored; pass {name}.filled(…) or {name}.data")
     if not isinstance(x, np.ndarray):
@@ -98,8 +100,8 @@ def conversion(name: str, given: Any, want: Any) -> str:
 
 def check_out(want: ArrayType, out: Any, extents: dict[str, int], others: Sequence[tuple[str, Array]]) -> Array:
     """An array to write into: right, writable, without two elements in one place, apart from inputs and other outputs."""
-    if not isinstance(out, np.ndarray) or out.dtype != want.dtype:
-        given = show_dtype(out.dtype) if isinstance(out, np.ndarray) else kind_of(out)
+    if not isinstance(out, np.ndarray) or out.dtype != want.dtype:  # pyright: ignore[reportUnknownMemberType]
+        given = show_dtype(out.dtype) if isinstance(out, np.ndarray) else kind_of(out)  # pyright: ignore[reportUnknownMemberType]
         raise Error(f"{want.name}: expected an array of {want.dtype.name} to write into, got {given}; use np.empty(shape, …)")
     found = want.check(out, extents)
     if not out.flags.writeable:

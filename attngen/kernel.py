@@ -17,6 +17,7 @@ from attngen.ir.interpreter import run
 from attngen.ir.types import Layout, TensorType
 from attngen.names import suggest
 from attngen.report import Report, make_report
+from attngen.thread_count import get_num_threads, read_count
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,7 @@ class Kernel:
         self.func = built.func if built else traced.func
         self._traced, self._built = traced, built
         self._inputs = tuple(ArrayType(name, layout, type) for name, (layout, type) in traced.inputs.items())
-        self._captured = traced.captured
+        self._capture(traced.captured)
         func = traced.func
         self._outputs = tuple(
             ArrayType(name, layout, v.tensor)
@@ -116,27 +117,29 @@ class Kernel:
         shown = ", ".join(f"{t.name}: {t.type}" for t in self._inputs)
         return f"<attngen kernel {self.func.name}({shown}) for {self.target}>"
 
-    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(self, *arrays: Any, out: Any = None, num_threads: int | None = None, **named: Any) -> Any:
         """The output, a tuple if the program returns one. NumPy arrays of the shapes and dtypes compiled for, any strides.
 
+        num_threads: at most so many threads; None asks `attngen.get_num_threads`. The result is the same to the last bit.
         Raises Error for anything else, and for an `out=` that is read-only or overlaps itself or an input.
         """
+        count = read_count("num_threads", num_threads)
         if named or len(arrays) != len(self._inputs):
             arrays = self._bind(arrays, named)
         extents: dict[str, int] = {}
-        given = {want.name: want.check(x, extents) for want, x in zip(self._inputs, arrays, strict=True)}
-        for name, bound in self._captured.items():
-            given[name] = bound.array
-        outputs = self._out_arrays(out, extents, tuple(given.items()))
+        given = [want.check(x, extents) for want, x in zip(self._inputs, arrays, strict=True)]
+        given += self._captured
+        outputs = self._out_arrays(out, extents, given)
         built = self._built
         if built is None or 0 in extents.values():
             # An extent of 0 needs no loop, and its meaning is that of the interpreter.
             if any(x.size for x in outputs):
-                results = run(self._traced.func, *(given[name] for name in self._traced.sources))
+                results = run(self._traced.func, *(given[self._places[name]] for name in self._traced.sources))
                 for array, result in zip(outputs, results, strict=True):
                     array[...] = result
         else:
-            built.executable([given[name] for name in built.sources], [outputs[k] for k in built.live])
+            threads = get_num_threads if count is None else lambda: count
+            built.executable([given[k] for k in self._read], [outputs[k] for k in built.live], threads)
         # What was given is returned itself, of whatever subclass of an array it is.
         if not self._traced.several:
             return outputs[0] if out is None else out
@@ -147,8 +150,14 @@ class Kernel:
         if not captured:
             return self
         new = copy(self)
-        new._captured = captured
+        new._capture(captured)
         return new
+
+    def _capture(self, captured: Mapping[str, Bound]) -> None:
+        self._captured = [bound.array for bound in captured.values()]
+        self._places = {name: k for k, name in enumerate((*self._traced.inputs, *captured))}
+        # A kernel that is kept for later traces has no captured arrays of its own, and is not called.
+        self._read = [self._places[name] for name in self._built.sources if name in self._places] if self._built else []
 
     def _bind(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         names = [want.name for want in self._inputs]
@@ -167,14 +176,14 @@ class Kernel:
             raise Error(f"@{self.func.name}: {' and '.join(missing)} {verb} missing; its inputs are {', '.join(names)}")
         return tuple(found[name] for name in names)
 
-    def _out_arrays(self, out: Any, extents: dict[str, int], inputs: tuple[tuple[str, Array], ...]) -> list[Array]:
+    def _out_arrays(self, out: Any, extents: dict[str, int], inputs: Sequence[Array]) -> list[Array]:
         given: list[Any] = (
             [out] if not self._traced.several else [None] * len(self._outputs) if out is None else list(_sequence(out))
         )
         if len(given) != len(self._outputs):
             raise Error(f"out: expected {len(self._outputs)} arrays, got {len(given)}; use None for one that is to be made")
         arrays: list[Array] = []
-        taken = inputs
+        taken = tuple(zip(self._places, inputs, strict=True))
         for want, x in zip(self._outputs, given, strict=True):
             if x is None:
                 arrays.append(np.empty(want.fixed_shape if want.fixed_shape is not None else want.shape(extents), want.dtype))

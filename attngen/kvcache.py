@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from attngen.sdpa_options import ALIGNMENTS, check_flags, check_names, is_whole,
 from attngen.sdpa_runtime import offset_input
 from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.specs import read_dtype, show_shape
+from attngen.thread_count import read_count
 
 
 def attention_with_kvcache(
@@ -75,7 +76,8 @@ def attention_with_kvcache(
     Raises Error for whatever does not fit, without having changed the caches.
     """
     check_flags(enable_gqa=enable_gqa, deterministic=deterministic)
-    refuse_options(dropout_p=dropout_p, num_splits=num_splits, num_threads=num_threads)
+    refuse_options(dropout_p=dropout_p, num_splits=num_splits)
+    read_count("num_threads", num_threads)
     check_names(target=target)
     options = read_options(
         scale=scale,
@@ -113,7 +115,7 @@ def attention_with_kvcache(
         alignment = None if causal_alignment is None else ALIGNMENTS[causal_alignment]
         offset = np.zeros_like(total) if alignment == "top_left" else total - q_len
         offset = past if alignment is None and key is not None else offset
-        extras += (offset_input(offset.max(initial=0) if uniform(offset) else offset, shape),)
+        extras += (offset_input(offset.flat[:1].sum() if uniform(offset) else offset, shape),)
     # The offset is an input, so no convention about it is part of the kernel.
     options = dataclasses.replace(options, alignment="top_left")
     mods = {name: mod for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod)) if mod is not None}
@@ -124,7 +126,7 @@ def attention_with_kvcache(
     with appended(cache, (key, value), past):
         keys, values = (cache.read(x, total, kv_len) for x in cache.arrays)
         named = (("query", query), ("key", keys), ("value", values))
-        return find_kernel(named, options, extras, mods, target)((out, None) if return_lse else out)
+        return find_kernel(named, options, extras, mods, target)((out, None) if return_lse else out, num_threads)
 
 
 @dataclass(frozen=True)
@@ -146,19 +148,24 @@ class Cache:
         return self.rows.shape[1] * self.size
 
     def check_pages(self, past: Array, total: Array) -> None:
-        """Pages in use are there, and none is written for two entries."""
+        """Pages in use are there, and nothing is written where another entry has keys."""
         count = self.arrays[0].shape[0]
-        written: dict[tuple[int, int], int] = {}
+        most: int = self.rows.shape[1]
+        used: Array = np.arange(most) < -(-total // max(self.size, 1))[:, None]
+        for b, p in np.argwhere(used & ((self.rows < 0) | (self.rows >= count)))[:1].tolist():
+            raise Error(f"{self.what}[{b}, {p}] is {self.rows[b, p]}; expected an index from 0 to {count - 1} into the cache")
+        if np.array_equal(past, total):
+            return
+        users = np.bincount(self.rows[used], minlength=count)
         for b, (start, end) in enumerate(zip(past.tolist(), total.tolist(), strict=True)):
-            used = self.rows[b, : -(-end // self.size)] if end else self.rows[b, :0]
-            for p in np.flatnonzero((used < 0) | (used >= count))[:1]:
-                at = f"[{b}, {p}]" if self.what == "block_table" else f"[{b}]"
-                raise Error(f"{self.what}{at} is {used[p]}; expected an index from 0 to {count - 1} into the cache")
-            for row, slots, _ in self.segments(b, start, end):
-                other = next((written[row, s] for s in range(slots.start, slots.stop) if (row, s) in written), None)
-                if other is not None:
-                    raise Error(f"{self.what}: entries {other} and {b} would write new keys to the same place of the cache")
-                written.update(((row, s), b) for s in range(slots.start, slots.stop))
+            for row, slots, keys in self.segments(b, start, end):
+                shared = np.argwhere(used & (self.rows == row)).tolist() if users[row] > 1 else []
+                for other, p in shared:
+                    if (other, p) != (b, keys.start // self.size) and total[other] - p * self.size > slots.start:
+                        raise Error(
+                            f"{self.what}: new keys of entry {b} would be written where keys of entry {other} are; "
+                            "give each its own"
+                        )
 
     def segments(self, entry: int, start: int, end: int) -> Iterator[tuple[int, slice, slice]]:
         """Where keys start to end of an entry are: an index into the caches, places there, and which keys these are."""
@@ -200,7 +207,7 @@ def spaced(x: Array, rows: Array) -> Array | None:
 
 
 @contextmanager
-def appended(cache: Cache, new: Sequence[Any], past: Array) -> Iterator[None]:
+def appended(cache: Cache, new: Sequence[Any], past: Array) -> Generator[None, None, None]:
     """New keys and values are in the caches; if the block fails, what was there before is back."""
     replaced: list[tuple[Array, Array]] = []
     try:
@@ -318,5 +325,5 @@ def uniform(x: Array) -> bool:
 
 def up_to(x: Any, capacity: int, kv_len: int) -> Any:
     """What is given over the whole cache, over the keys in use."""
-    whole = isinstance(x, np.ndarray) and x.ndim > 0 and x.shape[-1] == capacity != 1  # pyright: ignore[reportUnknownMemberType]
-    return x[..., :kv_len] if whole else x
+    shape: tuple[int, ...] = getattr(x, "shape", ())
+    return x[..., :kv_len] if shape and shape[-1] == capacity != 1 else x

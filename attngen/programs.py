@@ -215,8 +215,11 @@ def make_program(
             raise Error(
                 f"@{name}: an input cannot be named {given}, which is an option of attngen.compile; rename the parameter"
             )
-    if "out" in parameters:
-        raise Error(f"@{name}: a parameter cannot be named out, which is where the result goes; rename the parameter")
+    for taken in ("out", "num_threads"):
+        if taken in parameters:
+            raise Error(
+                f"@{name}: a parameter cannot be named {taken}, which is an argument of every kernel; rename the parameter"
+            )
     read = {p: read_layout(f"@{name}: {p}", layouts[p]) for p in parameters if p in layouts}
     if not read:
         raise Error(f"@{name}: a program needs at least one input")

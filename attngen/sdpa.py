@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from attngen.arrays import Array, check_array
+from attngen.ir.types import Extent
 from attngen.kernel import Kernel, Traced
 from attngen.lowering import build_kernel
 from attngen.mods import Mod, check_mod
@@ -19,6 +20,7 @@ from attngen.sdpa_runtime import FAMILIES, Family, Form, family_key, with_offset
 from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.specs import Spec, array_dtype_name, input_types, read_dtype
 from attngen.table import KERNELS
+from attngen.thread_count import read_count
 
 Named = Sequence[tuple[str, Array]]
 
@@ -85,10 +87,12 @@ def scaled_dot_product_attention(
     is 0, its log-sum-exp -inf. semantics: "torch", "onnx", "flash_attn" or "jax" for their conventions.
 
     return_lse: also the log-sum-exp of the final scores, (…, heads, q_len), natural or to base 2 by lse_base. out: written in
-    place. More than one of num_splits and num_threads is refused. Raises Error for whatever does not fit.
+    place. num_threads: at most so many; None asks `get_num_threads`. More than one of num_splits is refused. Raises Error for
+    whatever does not fit.
     """
     check_flags(enable_gqa=enable_gqa, deterministic=deterministic)
-    refuse_options(dropout_p=dropout_p, num_splits=num_splits, num_threads=num_threads)
+    refuse_options(dropout_p=dropout_p, num_splits=num_splits)
+    read_count("num_threads", num_threads)
     check_names(target=target)
     options = read_options(
         scale=scale,
@@ -121,7 +125,7 @@ def scaled_dot_product_attention(
     if options.is_causal and options.alignment is None and not packed:
         shape = Shape.of(query, key, options.layout)
         options.warn(shape.q_len, shape.kv_len)
-    return made(out=(out, None) if return_lse else out)
+    return made((out, None) if return_lse else out, num_threads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,15 +136,17 @@ class Call:
     arrays: Named
     extras: tuple[Extra, ...]
 
-    def __call__(self, out: Any = None) -> Any:
-        return self.kernel(*(x for _, x in self.arrays), *(extra.array for extra in self.extras), out=out)
+    def __call__(self, out: Any = None, num_threads: int | None = None) -> Any:
+        arrays = [*[x for _, x in self.arrays], *[extra.array for extra in self.extras]]
+        return self.kernel(*arrays, out=out, num_threads=num_threads)
 
 
 def find_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], target: str) -> Call:
     """The kernel for arrays like these, compiled if there is none yet: for exactly their lengths if these are the first ones
     of otherwise equal calls, else with runtime extents."""
-    query, key, value = (x for _, x in arrays)
-    exact = (*(y for _, x in arrays for y in (x.shape, x.dtype)), options, tuple(extra.key for extra in extras), target)
+    (_, query), (_, key), (_, value) = arrays
+    kinds = query.shape, query.dtype, key.shape, key.dtype, value.shape, value.dtype
+    exact = (kinds, options, tuple([extra.key for extra in extras]), target)
     if not mods:
         kernel = KERNELS.find(("sdpa", exact))
         if kernel is not None:
@@ -194,11 +200,11 @@ def trace(
     check_scale(options.softcap, accumulator, "softcap")
     made = sdpa_program(Shape.of(query, key, options.layout), options, accumulator, extras, **mods)
     named = (*arrays, *((extra.name, extra.array) for extra in extras))
-    extents = form.extents if form else {}
+    extents: Mapping[str, Extent] = form.extents if form else {}
 
     def spec(name: str, x: Array) -> Spec:
         groups = made.layouts[name].groups
-        shape = tuple(extents.get(group[0], n) for group, n in zip(groups, x.shape, strict=True))
+        shape = tuple(extents.get(group[0], int(n)) for group, n in zip(groups, x.shape, strict=True))
         return Spec(shape, array_dtype_name(read_dtype(x.dtype, name)))
 
     return made, made.bind(input_types(made.layouts, {name: spec(name, x) for name, x in named}))

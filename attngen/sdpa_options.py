@@ -6,7 +6,8 @@ import math
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
 from math import isfinite
 from typing import Any
 
@@ -16,10 +17,10 @@ from attngen.ir.diagnostics import Error
 from attngen.ir.types import ElementType
 from attngen.names import kind_of
 from attngen.semantics import Semantics, preset
+from attngen.thread_count import read_count
 
 INSTEAD: Mapping[str, str] = {
     "num_splits": "leave it away, or give 1: the keys are read in one part",
-    "num_threads": "leave it away, or give 1: a call runs on one thread",
 }
 """Arguments that have no kernel yet, and what works in their place."""
 
@@ -29,6 +30,10 @@ ALIGNMENTS = {
     "bottom_right": "bottom_right",
     "lower_right": "bottom_right",
 }
+
+# Made once: a union takes longer to make than to check.
+FLAG = bool | np.bool_
+NUMBER = int | float | np.integer | np.floating
 
 Window = tuple[int | None, int | None]
 
@@ -54,6 +59,14 @@ class Options:
     offset: int = 0
     precision: ElementType | None = None
     tap: int | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Every call looks for its kernel by these, several times.
+        return hash(tuple(getattr(self, f.name) for f in fields(self)))
 
     @property
     def bottom_right(self) -> bool:
@@ -88,6 +101,27 @@ def read_options(
     semantics: Any = None,
 ) -> Options:
     """The arguments, checked."""
+    given = scale, layout, is_causal, causal_alignment, window, softcap, return_lse, lse_base, semantics
+    # A pair's numbers may be equal and of different types, which the memory of checked arguments would not see.
+    if window is not None:
+        return _check_options(*given)
+    try:
+        return _known_options(*given)
+    except TypeError:  # not hashable, so wrong
+        return _check_options(*given)
+
+
+def _check_options(
+    scale: Any,
+    layout: Any,
+    is_causal: Any,
+    causal_alignment: Any,
+    window: Any,
+    softcap: Any,
+    return_lse: Any,
+    lse_base: Any,
+    semantics: Any,
+) -> Options:
     check_flags(is_causal=is_causal, return_lse=return_lse)
     check_layout(layout)
     check_lse_base(lse_base)
@@ -107,6 +141,9 @@ def read_options(
         lse_base=lse_base,
         semantics=conventions,
     )
+
+
+_known_options = lru_cache(maxsize=256, typed=True)(_check_options)
 
 
 def check_layout(layout: Any) -> None:
@@ -163,22 +200,18 @@ def read_window(window: Any, conventions: Semantics) -> Window:
     return left, right
 
 
-def refuse_options(*, dropout_p: Any, num_splits: Any, num_threads: Any) -> None:
+def refuse_options(*, dropout_p: Any, num_splits: Any) -> None:
     """Raise Error for the first argument that asks for something not built yet."""
     if not is_number(dropout_p) or dropout_p != 0:
         raise Error(f"dropout_p: expected 0, got {dropout_p!r}; dropout is for training and is never applied or ignored here")
-    for name, count in (("num_splits", num_splits), ("num_threads", num_threads)):
-        if count is None:
-            continue
-        if not is_whole(count) or count < 1:
-            raise Error(f"{name}: expected a whole number of at least 1 or None, got {count!r}")
-        if count > 1:
-            raise refused(name)
+    count = read_count("num_splits", num_splits)
+    if count is not None and count > 1:
+        raise refused("num_splits")
 
 
 def check_flags(**flags: Any) -> None:
     for name, flag in flags.items():
-        if not isinstance(flag, bool | np.bool_):
+        if not isinstance(flag, FLAG):
             raise Error(f"{name}: expected True or False, got {flag!r}")
 
 
@@ -193,7 +226,7 @@ def is_whole(x: Any) -> bool:
 
 
 def is_number(x: Any) -> bool:
-    return isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
+    return isinstance(x, NUMBER) and not isinstance(x, bool)
 
 
 def refused(name: str) -> Error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Protocol
@@ -34,19 +34,24 @@ class Emitted:
     payload: Any = None
 
 
+def one() -> int:
+    return 1
+
+
 class Executable(Protocol):
     """A built function.
 
     Call it with the positional arrays the function's parameters describe, and with one array per output to write into.
-    Shapes and element types have been checked by the caller, strides may be anything.
+    Shapes and element types have been checked by the caller, strides may be anything. threads: how many threads may work at
+    once, asked only where there is enough to do for several.
     """
 
     scratch_bytes: int
-    """Working memory of one thread, allocated for a call."""
+    """Working memory of one thread."""
     temporary_bytes: int
     """Whole tensors that one nest of loops stores for a later one."""
 
-    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None: ...
+    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None: ...
 
     def stages(self) -> Mapping[str, str]:
         """Text that exists only once built, e.g. `llvm` and `asm`; made when asked for."""

@@ -17,6 +17,7 @@ COMMANDS = {
     "run": ("attngen.cli.run", "Compile, run, verify and time a kernel: the main job."),
     "opt": ("attngen.cli.opt", "Run passes on IR text, in the manner of mlir-opt."),
     "semantics": ("attngen.cli.semantics", "Show the conventions of libraries, and where two disagree."),
+    "bench": ("attngen.cli.bench", "Time attention beside other libraries, each checked, in one run."),
     "list": ("attngen.cli.listing", "Show passes, ops, backends and targets."),
 }
 
@@ -57,6 +58,7 @@ def cli() -> None:
     attngen run PROGRAM.py:name --shape q=1,8,512,64 --shape k=… --shape v=…
     attngen run --print-ir-after-all              every stage of the derivation
     attngen opt FILE.ir -p canonicalize,tile      passes on IR text
+    attngen bench                                 time a shape beside the libraries that are installed
     attngen semantics --diff torch flash_attn     where two libraries mean different things
     attngen list passes                           what passes there are, and their options
     """

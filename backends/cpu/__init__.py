@@ -1,7 +1,9 @@
 """The CPU backend: loop-level IR to vector code through Numba and LLVM.
 
-Its passes open loops that run once (`inline-single-trips`), gather scalar ops (`form-chains`), order tiles in memory
-(`choose-layouts`), and let chains and reductions run where their operands are made (`fuse-nests`). Then each op is one call in generated Python source (`source.py`) and one LLVM function (`*_kernel.py`).
+Its passes open loops that run once (`inline-single-trips`), let masked products do without their mask where that changes
+nothing (`test-finite`), gather scalar ops (`form-chains`), order tiles in memory (`choose-layouts`), and let chains and
+reductions run where their operands are made (`fuse-nests`). Then each op is one call in generated Python source
+(`source.py`) and one LLVM function (`*_kernel.py`).
 """
 
 from __future__ import annotations
@@ -9,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from attngen.backends import Emitted, Executable
-from attngen.backends.cpu import chains, fuse, layouts, single_trips
+from attngen.backends.cpu import chains, fuse, layouts, masked_products, single_trips
 from attngen.backends.cpu.source import Writer
 from attngen.backends.cpu.target import TARGETS, find
 from attngen.ir.func import Func
 
-__all__ = ["CpuBackend", "backend", "chains", "fuse", "layouts", "single_trips"]
+__all__ = ["CpuBackend", "backend", "chains", "fuse", "layouts", "masked_products", "single_trips"]
 
 
 class CpuBackend:
@@ -27,7 +29,7 @@ class CpuBackend:
 
     def passes(self, target: str) -> str:
         find(target)
-        return "inline-single-trips,form-chains,choose-layouts,fuse-nests"
+        return "inline-single-trips,test-finite,form-chains,choose-layouts,fuse-nests"
 
     def emit(self, func: Func, target: str) -> Emitted:
         program = Writer(func, find(target)).program()

@@ -22,7 +22,7 @@ class Chained(Kernel):
     """A kernel that ends in scalar ops.
 
     inputs: for each argument of the region (after the leading ones) the role of an operand, or an axis and where its
-    coordinates start. kinds: how the last results are reduced, along the rows.
+    coordinates start, or no axis and a number. kinds: how the last results are reduced, along the rows.
     """
 
     body: Block
@@ -36,7 +36,7 @@ class Chained(Kernel):
     def axes(self, index: int) -> Sequence[str]:
         """The axes along which an input varies."""
         x = self.inputs[index]
-        return tuple(self.operands[x].strides) if isinstance(x, str) else x[:1]
+        return tuple(self.operands[x].strides) if isinstance(x, str) else tuple(filter(None, x[:1]))
 
     def read(self, c: Code, at: Pointers, where: Where, lane: str, width: int, index: int) -> Ir:
         """A vector of an input: elements of an operand, or coordinates."""
@@ -44,6 +44,9 @@ class Chained(Kernel):
         if isinstance(x, str):
             return c.load(at[x], self.operands[x], lane, width)
         axis, start = x
+        if not axis:
+            element = self.body.args[len(self.body.args) - len(self.inputs) + index].element
+            return scalars.cast(c, c.splat(c.size(start), width), ElementType.INDEX, element)
         first = c.splat(c.b.add(c.size(start), where[axis]), width)
         steps = ll.Constant(first.type, list(range(width)) if width > 1 else 0)
         return c.b.add(first, steps) if axis == lane else first

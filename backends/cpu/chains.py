@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from attngen.backends.cpu.counting import counted
 from attngen.backends.cpu.ops import Map
+from attngen.backends.cpu.recompute import Recomputed, long_axes
 from attngen.ir.core import Block, Op, Value, argument, at, walk
 from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
@@ -14,8 +15,6 @@ from attngen.ir.loop import For, If, Parallel
 from attngen.ir.nd import Constant, Expand, Index
 from attngen.ir.pipeline import register_pass
 from attngen.ir.types import Axis, ElementType, RangeType, TensorType, scalar
-
-Space = frozenset[Axis]
 
 
 @register_pass("form-chains")
@@ -33,7 +32,7 @@ def form_chains(func: Func, *, opt: int = 3) -> Func:
     for op in func.body.ops:
         if isinstance(op, Parallel):
             body = Block(op.body.args, (*needed(op, func.body.ops), *op.body.ops), op.body.yields)
-            new = dataclasses.replace(op, body=chain_block(body, env))
+            new = dataclasses.replace(op, body=chain_block(body, env, Recomputed()))
             env.update(zip(op.results, new.results, strict=True))
             ops.append(new)
     kept = {value.op: None for value in func.outputs if value.op and not isinstance(value.op, Parallel)}
@@ -61,16 +60,24 @@ def chained(op: Op) -> bool:
     return isinstance(op, Elementwise | Index | Expand | Constant) and not counted(op)
 
 
-def chain_block(block: Block, env: dict[Value, Value]) -> Block:
+def chain_block(block: Block, env: dict[Value, Value], quick: Recomputed) -> Block:
     """The block with its chains formed; `env` maps the values of blocks around it.
 
-    Each chain has constants of its own; one that another op or the block's end reads as a tensor is made by a chain too.
+    Each chain computes what is quick for itself; what of that another op or the block's end reads as a tensor is made by a
+    chain too.
     """
     env = dict(env)
     ops: list[Op] = []
     direct = set(block.yields).union(*(op.operands for op in block.ops if not chained(op) and not counted(op)))
-    around = [value.op for value in direct if isinstance(value.op, Constant) and value.op not in block.ops]
-    for group in ordered(groups([*around, *block.ops])):
+    around = [v.op for v in direct if v in quick and v.op and v.op not in block.ops and v not in env]
+    inside = [op for op in (*around, *block.ops) if not chained(op) or op.result not in quick or op.result in direct]
+
+    def escaping(group: list[Op]) -> list[Value]:
+        """What a chain stores."""
+        others = set(block.yields).union(*(reads(op, quick) for op in inside if op not in group))
+        return [op.result for op in group if op.result in (direct if op.result in quick else others)]
+
+    for group in ordered(split(groups(inside, quick), escaping), quick):
         if not chained(group[0]):
             (op,) = group
             if isinstance(op, For):
@@ -87,59 +94,79 @@ def chain_block(block: Block, env: dict[Value, Value]) -> Block:
                 if isinstance(value.op, Constant):
                     ops.append(dataclasses.replace(value.op))
                     numbers[value] = ops[-1].result
-            new = op.rebuild(lambda x: numbers.get(x, env.get(x, x)), lambda b: chain_block(b, env))  # noqa: B023
+            new = op.rebuild(lambda x: numbers.get(x, env.get(x, x)), lambda b: chain_block(b, env, quick))  # noqa: B023
             new = dataclasses.replace(op) if new is op else new  # several loops may take in the same op
             env.update(zip(group[0].results, new.results, strict=True))
             ops.append(new)
             continue
-        outside = set(block.yields).union(*(uses(op) for op in block.ops if op not in group))
-        results = [op.result for op in group if op.result in (direct if isinstance(op, Constant) else outside)]
-        if results:
+        if results := escaping(group):
             with at(group[-1].loc):
-                new = chain(group, results, env)
+                new = chain(group, results, env, quick)
             env.update(zip(results, new.results, strict=True))
             ops.append(new)
     return Block(block.args, tuple(ops), tuple(env.get(value, value) for value in block.yields))
 
 
-def groups(ops: Iterable[Op]) -> list[list[Op]]:
+def reads(op: Op, quick: Recomputed) -> set[Value]:
+    """What must be at hand for an op; a chain needs only what its quick values come from."""
+    found = uses(op)
+    return quick.sources(found) if chained(op) else found | quick.sources(found)
+
+
+def groups(ops: Iterable[Op], quick: Recomputed) -> list[list[Op]]:
     """Ops that may run as one, each group in order. An op joins the last chain of its space that it can join."""
     found: list[list[Op]] = []
     home: dict[Value, int] = {}
-    reads: list[set[int]] = []
+    below: list[set[int]] = []
 
     def reaches(start: int, goal: int) -> bool:
-        return start == goal or any(reaches(below, goal) for below in reads[start])
+        return start == goal or any(reaches(n, goal) for n in below[start])
 
     for op in ops:
-        needed = {home[value] for value in uses(op) if value in home}
+        needed = {home[value] for value in reads(op, quick) if value in home}
         where = None
         if chained(op):
             for index in reversed(range(len(found))):
-                same = chained(found[index][0]) and space(found[index][0]) == space(op)
-                if same and not any(below != index and reaches(below, index) for below in needed):
+                same = chained(found[index][0]) and long_axes(found[index][0].result) == long_axes(op.result)
+                if same and not any(n != index and reaches(n, index) for n in needed):
                     where = index
                     break
         if where is None:
             where = len(found)
             found.append([])
-            reads.append(set())
+            below.append(set())
         found[where].append(op)
-        reads[where] |= needed - {where}
+        below[where] |= needed - {where}
         home.update(dict.fromkeys(op.results, where))
     return found
 
 
-def space(op: Op) -> Space:
-    return frozenset(op.result.tensor.axes)
+def split(found: list[list[Op]], escaping: Callable[[list[Op]], list[Value]]) -> list[list[Op]]:
+    """Axes of one element separate no spaces, unless a chain's result would get one more: those chains fall into pieces."""
+    result: list[list[Op]] = []
+    for group in found:
+        if not chained(group[0]):
+            result.append(group)
+            continue
+        spaces = [frozenset(op.result.tensor.axes) for op in group]
+        whole = frozenset[Axis]().union(*spaces)
+        if all(frozenset(value.tensor.axes) == whole for value in escaping(group)):
+            result.append(group)
+            continue
+        for index, (op, own) in enumerate(zip(group, spaces, strict=True)):
+            if index and own == spaces[index - 1]:
+                result[-1].append(op)
+            else:
+                result.append([op])
+    return result
 
 
-def ordered(found: list[list[Op]]) -> list[list[Op]]:
+def ordered(found: list[list[Op]], quick: Recomputed) -> list[list[Op]]:
     """Groups such that each comes after what it reads, otherwise in the order in which they are complete."""
     home = {value: index for index, group in enumerate(found) for op in group for value in op.results}
     position = {op: n for n, op in enumerate(op for group in found for op in group)}
     waiting = {
-        index: {home[value] for op in group for value in uses(op) if value in home} - {index}
+        index: {home[value] for op in group for value in reads(op, quick) if value in home} - {index}
         for index, group in enumerate(found)
     }
     result: list[list[Op]] = []
@@ -153,7 +180,7 @@ def ordered(found: list[list[Op]]) -> list[list[Op]]:
     return result
 
 
-def chain(group: list[Op], results: list[Value], env: dict[Value, Value]) -> Map:
+def chain(group: list[Op], results: list[Value], env: dict[Value, Value], quick: Recomputed) -> Map:
     """The group as one op, its inputs in order of first use."""
     inputs: dict[Value, Value] = {}
     coordinates: dict[Axis, Value] = {}
@@ -161,20 +188,19 @@ def chain(group: list[Op], results: list[Value], env: dict[Value, Value]) -> Map
     body: list[Op] = []
 
     def read(value: Value) -> Value:
+        if value not in scalars and value in quick and value.op is not None:
+            compute(value.op)
         if value in scalars:
             return scalars[value]
-        if isinstance(value.op, Constant):
-            new = Constant(value=value.op.value, element=value.op.element, loc=value.op.loc)
-            body.append(new)
-            return scalars.setdefault(value, new.result)
         outside = env.get(value, value)
         element = outside.element if isinstance(outside.type, TensorType) else ElementType.INDEX
         return inputs.setdefault(outside, argument(scalar(element), value.hint))
 
-    for op in group:
+    def compute(op: Op) -> None:
         match op:
             case Constant():
-                read(op.result)
+                body.append(Constant(value=op.value, element=op.element, loc=op.loc))
+                scalars[op.result] = body[-1].result
             case Index(range=None):
                 (axis,) = op.result.tensor.axes
                 scalars[op.result] = coordinates.setdefault(axis, argument(scalar(ElementType.INDEX), axis[0]))
@@ -191,6 +217,10 @@ def chain(group: list[Op], results: list[Value], env: dict[Value, Value]) -> Map
                 new = op.rebuild(read, lambda b: b)
                 scalars[op.result] = new.result
                 body.append(new)
+
+    for op in group:
+        if op.result not in scalars:
+            compute(op)
     # Expansion along an axis that another input has needs neither the range nor the coordinate.
     used = {value for op in body for value in op.operands} | {scalars[value] for value in results}
     covered = {n for value in inputs for n in value.names}

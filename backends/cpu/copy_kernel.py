@@ -22,6 +22,11 @@ class Copy(Kernel):
     """
 
     def write(self, c: Code) -> None:
+        if all(o.element is ElementType.I1 for o in self.operands.values()):
+            # Truth values are bytes here, and no tests are needed to copy those.
+            bytes = {role: replace(o, element=ElementType.I8) for role, o in self.operands.items()}
+            replace(self, operands=bytes).write(c)
+            return
         source, out = self.operands["in0"], self.operands["out0"]
         order = out.order if out.padded or not source.padded else source.order
         if not order:
@@ -35,9 +40,7 @@ class Copy(Kernel):
             dense = {role: replace(o, strides={**o.strides, lane: size}) for role, o in self.operands.items()}
             ways.append((list(spaced.values()), lambda: replace(self, operands=dense).along(c, order)))
         near = source.strides[other]
-        blocks = (
-            out.room(lane) and isinstance(self.lengths[other], int) and size >= 4 and source.element is not ElementType.INDEX
-        )
+        blocks = out.room(lane) and isinstance(self.lengths[other], int) and source.element is not ElementType.INDEX
         if other != lane and blocks and (isinstance(near, str) or near == size):
             turned = {"in0": replace(source, strides={**source.strides, other: size}), "out0": out}
             ways.append(([near], lambda: replace(self, operands=turned).transposed(c, order, other)))

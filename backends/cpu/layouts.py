@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from attngen.backends.cpu.ops import Map, Pack
+from attngen.backends.cpu.ops import Lookup, Map, Pack
 from attngen.ir.core import Block, Op, Value, argument, walk
 from attngen.ir.func import Func
 from attngen.ir.loop import For, If, Load, Parallel, Store
-from attngen.ir.nd import Contract, Reduce
+from attngen.ir.nd import Contract, Gather, Reduce
 from attngen.ir.pipeline import register_pass
 from attngen.ir.types import Axis, TensorType, bound
 
@@ -45,10 +45,12 @@ class Nest:
         for op in walk(parallel.body):
             match op:
                 case Reduce():
-                    self.summed.setdefault(frozenset(op.value.names), set()).update(op.over)
+                    space = long_names(op.value.tensor.axes)
+                    if not space <= set(op.over):  # else every axis is as good as any other
+                        self.summed.setdefault(space, set()).update(op.over)
                 case Contract():
                     for value in (op.lhs, op.rhs):
-                        self.summed.setdefault(frozenset(value.names), set()).update(op.over)
+                        self.summed.setdefault(long_names(value.tensor.axes), set()).update(op.over)
                 case _:
                     pass
         self.root: list[Op] = []
@@ -61,7 +63,7 @@ class Nest:
     def lane(self, axes: tuple[Axis, ...]) -> str:
         """An axis that nothing sums over, the longest of them, the last of the longest. Vectors run along it, so that a
         reduction over another axis combines whole vectors."""
-        summed = self.summed.get(frozenset(name for name, _ in axes), set())
+        summed = self.summed.get(long_names(axes), set())
         ranked = [(name not in summed and bound(extent) > 1, bound(extent), index) for index, (name, extent) in enumerate(axes)]
         return axes[max(ranked)[2]][0]
 
@@ -142,6 +144,10 @@ class Nest:
                     lhs, rhs = rhs, lhs
                 lhs, rhs = self.operand(op, lhs, lane), self.operand(op, rhs, lane)
                 return dataclasses.replace(op, lhs=lhs, rhs=rhs, where=op.where and get(op.where))
+            case Gather():
+                order = self.order(op.result.tensor.axes)
+                at = tuple(self.with_lane(get(value), order[-1]) if order else get(value) for value in op.at)
+                return Lookup(table=get(op.table), at=at, over=op.over, order=order, loc=op.loc)
             case For():
                 inits = tuple(self.ordered(get(value)) for value in op.inits)
                 carried = tuple(argument(value.type, arg.hint) for value, arg in zip(inits, op.body.args[1:], strict=True))
@@ -170,6 +176,11 @@ class Nest:
             return value
         own = tuple(n for n in value.names if n not in op.over)
         return self.packed(value, lane_last((*own, *(n for n in value.names if n in op.over)), lane))
+
+
+def long_names(axes: tuple[Axis, ...]) -> Names:
+    """The axes of more than one element: the others separate no spaces."""
+    return frozenset(name for name, extent in axes if bound(extent) > 1)
 
 
 def lane_last(names: tuple[str, ...], lane: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from attngen.ir.core import Arrays, Block, Env, Op, Value
 from attngen.ir.facts import Facts, Interval
-from attngen.ir.nd import REDUCTIONS, Contract, align
+from attngen.ir.nd import REDUCTIONS, Contract, Gather, align
 from attngen.ir.types import Axis, ElementType, RangeType, TensorType, Type, scalar, union
 
 
@@ -180,6 +180,32 @@ class Pack(Op, name="cpu.pack"):
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
         return operands[0]
+
+
+class Lookup(Op, name="cpu.lookup"):
+    """`%x = cpu.lookup %table, [%at] over [n] order [j, i] : tensor<j=64, i=32, f32>`: `nd.gather` whose result lies in memory
+    in the given order."""
+
+    level = "loop"
+
+    table: Value
+    at: tuple[Value, ...]
+    over: tuple[str, ...]
+    order: tuple[str, ...]
+
+    @property
+    def gather(self) -> Gather:
+        return Gather(table=self.table, at=self.at, over=self.over, loc=self.loc)
+
+    def infer(self) -> tuple[Type, ...]:
+        found = self.gather.result.tensor
+        if sorted(self.order) != sorted(found.names):
+            raise self.error(f"the order {', '.join(self.order)} does not name each axis once")
+        return (TensorType(tuple((name, found.extents[name]) for name in self.order), found.element),)
+
+    def evaluate(self, args: Arrays, env: Env) -> Any:
+        gather = self.gather
+        return np.transpose(gather.evaluate(args, env), [gather.result.names.index(name) for name in self.order])
 
 
 def coordinate(range: RangeType) -> TensorType:

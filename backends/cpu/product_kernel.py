@@ -123,7 +123,7 @@ class Tile:
             source = kernel.inputs[index]
             here = {source: self.place(at[source], kernel.operands[source], key[1], key[2])} if isinstance(source, str) else {}
             place: Mapping[str, Ir] = where
-            if isinstance(source, tuple):
+            if isinstance(source, tuple) and source[0]:
                 step = key[1] if source[0] == self.row else key[2] * self.width if source[0] == self.lane else 0
                 place = {source[0]: c.b.add(where[source[0]], c.size(step))}
             seen[key] = kernel.read(c, here, place, self.lane, self.width, index)

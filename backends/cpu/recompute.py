@@ -8,7 +8,7 @@ from attngen.backends.cpu.counting import counted
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Op, Value
 from attngen.ir.nd import Constant, Expand, Index
-from attngen.ir.types import Axis, ElementType, TensorType
+from attngen.ir.types import Axis, TensorType
 
 QUICK = (
     *(ew.Add, ew.Sub, ew.Mul, ew.Neg, ew.Abs, ew.Max, ew.Min),
@@ -71,7 +71,3 @@ class Recomputed:
 def long_axes(value: Value) -> frozenset[Axis]:
     """The axes of more than one element."""
     return frozenset(axis for axis in value.tensor.axes if axis[1] != 1)
-
-
-def is_number(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and not value.names and value.element in (ElementType.INDEX, ElementType.I1)

@@ -73,4 +73,6 @@ class Inlining:
                     op, ranges=tuple(value for value in op.ranges if value not in gone), axes=(*op.axes, *axes)
                 )
             case _:
-                raise op.error("needs the range of a loop that runs once", help="leave such loops alone in passes that come before")
+                raise op.error(
+                    "needs the range of a loop that runs once", help="leave such loops alone in passes that come before"
+                )

@@ -1,111 +1,115 @@
-"""From loop-level IR to Python source: loops, address arithmetic, and one call per op.
+"""From loop-level IR to Python source: the function, its arrays, and its loops.
 
-Names come from axes and from what an op does, not from numbers of values: a change to one chain changes its lines alone.
+The parts of a nest of parallel loops have numbers, so that several threads can each run some of them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import keyword
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 from attngen.backends import Unsupported
-from attngen.backends.cpu import chain_kernel, scalars
 from attngen.backends.cpu.chains import uses
-from attngen.backends.cpu.copy_kernel import Copy
 from attngen.backends.cpu.counting import counted, expression
 from attngen.backends.cpu.kernels import Flag, Kernel, Reduction
-from attngen.backends.cpu.ops import Chain, Map, Pack, Product
-from attngen.backends.cpu.product_kernel import Contraction
+from attngen.backends.cpu.lookup_kernel import OUTSIDE
+from attngen.backends.cpu.op_source import OpWriter, axes_word, check_element, unsupported
+from attngen.backends.cpu.ops import Chain, Lookup, Map, Pack, Product
 from attngen.backends.cpu.storage import ALIGNMENT, Storage
 from attngen.backends.cpu.target import Target
-from attngen.backends.cpu.vector import REGISTER, Operand, Size
-from attngen.ir.core import Block, Op, Value, argument
-from attngen.ir.diagnostics import UNKNOWN
-from attngen.ir.elementwise import Cast, Compare, Elementwise
+from attngen.backends.cpu.vector import Operand, Size
+from attngen.ir.core import Block, Value, argument
+from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
 from attngen.ir.loop import Bound, For, If, Load, Parallel, Store, trips
-from attngen.ir.nd import Constant, Contract, Expand, Index, Reduce
-from attngen.ir.printer import Names
-from attngen.ir.types import Axis, Extent, RangeType, UpTo, bound, scalar
+from attngen.ir.nd import Constant, Contract, Expand, Gather, Index, Reduce
+from attngen.ir.types import Extent, UpTo, bound, scalar
 
-Lengths = Mapping[str, Size]
+
+class Split(NamedTuple):
+    """An axis of a parallel loop, cut into parts."""
+
+    axis: str
+    extent: Extent
+    step: int
+
+    @property
+    def single(self) -> bool:
+        return isinstance(self.extent, int) and trips(self.extent, self.step) == 1
+
+
+class Nest(NamedTuple):
+    """What is known of one nest: the axes that have several parts, and the operations at the largest extents."""
+
+    splits: tuple[Split, ...]
+    flops: int
+
+    def parts(self, sizes: Mapping[str, int]) -> int:
+        return prod(-(-sizes.get(axis, bound(extent)) // step) for axis, extent, step in self.splits)
 
 
 @dataclass(frozen=True)
 class Program:
     """Generated source and what it calls.
 
-    arguments: for each array its address and the strides of its axes, then runtime extents, then scratch and temporary memory.
+    arguments: for each array its address and the strides of its axes, then runtime extents, then scratch and temporary memory,
+    then flags for each of `lookups` (if there are any), then which nest (if there are several) and the first and the last of
+    its parts, the latter excluded. extents: the axes whose lengths are arguments, and the largest length of each. lookups: for
+    each flag the op that sets it, and which of its coordinates lay outside of the table.
     """
 
     name: str
     text: str
     arguments: tuple[str, ...]
     kernels: Mapping[str, Kernel]
-    extents: tuple[str, ...]
+    extents: Mapping[str, int]
+    nests: tuple[Nest, ...]
+    lookups: tuple[tuple[Gather, int], ...]
     scratch_bytes: int
     temporary_bytes: int
     target: Target
 
 
-class Unique:
-    """Names that are free: the wished one, or with a number behind it."""
-
-    def __init__(self, taken: Sequence[str]) -> None:
-        self.taken = set(taken)
-
-    def __call__(self, wish: str) -> str:
-        wish = re.sub(r"\W", "_", wish)
-        if keyword.iskeyword(wish) or not wish or wish[0].isdigit():
-            wish = f"_{wish}"
-        name, count = wish, 1
-        while name in self.taken:
-            count += 1
-            name = f"{wish}_{count}"
-        self.taken.add(name)
-        return name
-
-
-class Writer:
+class Writer(OpWriter):
     """Writes one function."""
 
     def __init__(self, func: Func, target: Target) -> None:
-        self.func, self.target = func, target
-        self.unique = Unique(["range", "min", "max", "scratch", "temporary"])
+        super().__init__(target)
+        self.func = func
         self.name = self.unique(func.name)
-        self.lines: list[str] = []
-        self.kernels: dict[str, Kernel] = {}
-        self.operands: dict[Value, Operand] = {}
-        self.lengths: dict[Value, Lengths] = {}
-        self.ranges: dict[Value, tuple[Size, Size]] = {}
-        self.extents: dict[str, str] = {}
         self.arguments: list[str] = []
         self.scratch_bytes = self.temporary_bytes = 0
         self.storage: Storage | None = None
-        self.numbers: dict[Value, str] = {}
-        """Scalars that the source computes, as expressions."""
-        self.aimed: dict[Value, tuple[Operand, Operand]] = {}
-        """Results that are computed where they go: that place, and the one in scratch memory."""
+        self.nests: list[Nest] = []
+        self.longest: dict[str, int] = {}
 
     def program(self) -> Program:
         self.arrays()
-        for op in self.func.body.ops:
-            if isinstance(op, Parallel):
-                self.parallel(op, 1)
+        loops = [op for op in self.func.body.ops if isinstance(op, Parallel)]
+        several = len(loops) > 1
+        for number, op in enumerate(loops):
+            if several:
+                self.lines.append(f"    if nest == {number}:")
+            above = len(self.lines)
+            self.parallel(op, 1 + several)
+            if len(self.lines) == above:
+                self.lines.append("        pass")
+        self.arguments += [OUTSIDE] * bool(self.lookups) + ["nest"] * several + ["first", "last"]
         shown = ", ".join(f"{p.name}: {value.type}" for p, value in zip(self.func.params, self.func.args, strict=True))
         head = [
             f"# @{self.func.name}({shown}), vectors of {self.target.vector_bits} bits",
-            "# addresses of arrays, bytes from element to element along each axis, working memory",
+            "# addresses of arrays, bytes from element to element along each axis, working memory, which parts to run",
             f"def {self.name}({', '.join(self.arguments)}):",
         ]
         return Program(
             name=self.name,
             text="\n".join([*head, *(self.lines or ["    pass"])]) + "\n",
             kernels=self.kernels,
-            extents=tuple(self.extents),
+            extents=self.longest,
+            nests=tuple(self.nests),
+            lookups=tuple(self.lookups),
             scratch_bytes=self.scratch_bytes,
             temporary_bytes=self.temporary_bytes,
             arguments=tuple(self.arguments),
@@ -135,6 +139,7 @@ class Writer:
             self.operands[value] = Operand(base, strides, value.names, value.element)
         sizes = {n: e for value in (*self.func.args, *made) for n, e in value.tensor.axes if isinstance(e, UpTo)}
         self.extents = {n: self.unique(f"size_{n}") for n in sizes}
+        self.longest = {n: bound(e) for n, e in sizes.items()}
         self.arguments += [*self.extents.values(), "scratch", "temporary"]
         for value in (*self.func.args, *made):
             self.lengths[value] = {n: self.extent(n, e) for n, e in value.tensor.axes}
@@ -154,33 +159,56 @@ class Writer:
         self.operands[value] = Operand(base, strides, value.names, value.element)
         self.temporary_bytes += -(-step // ALIGNMENT) * ALIGNMENT
 
-    def extent(self, name: str, extent: Extent) -> Size:
-        if isinstance(extent, int):
-            return extent
-        if name not in self.extents:
-            raise Unsupported("cpu", f"nothing says how long axis {name} is", help="give a parameter this axis")
-        return self.extents[name]
-
     # ---- loops
 
     def parallel(self, op: Parallel, depth: int) -> None:
+        """One nest: the parts from `first` to before `last`, counted with the last axis fastest."""
         storage = self.storage = Storage(op.body, self.target)
         self.scratch_bytes = max(self.scratch_bytes, storage.bytes)
+        pad = "    " * depth
         for place in storage.places():
             value = place.values[0]
             check_element("a tile", value)
             hint = next((x.hint for x in place.values if x.hint), "")
             base = self.unique("_".join(filter(None, (hint or "tile", axes_word(value)))))
-            self.lines.append(f"    {base} = scratch + {place.offset}  # {value.type}")
+            self.lines.append(f"{pad}{base} = scratch + {place.offset}  # {value.type}")
             for x in place.values:
                 strides: dict[str, Size] = {**storage.strides(x.tensor)}
                 self.operands[x] = Operand(base, strides, x.names, x.element, padded=True)
         n = len(op.axes)
         for arg, result in zip(op.body.args[n:], op.results, strict=True):
             self.operands[arg], self.lengths[arg] = self.operands[result], self.lengths[result]
-        for value, axis, extent, step in zip(op.body.args, op.axes, op.extents, op.steps, strict=False):
-            depth = self.range(value, axis, extent, step, depth)
-        self.block(op.body, depth)
+        each = [
+            (value, Split(axis, extent, step))
+            for value, axis, extent, step in zip(op.body.args, op.axes, op.extents, op.steps, strict=False)
+        ]
+        several = [(value, split) for value, split in each if not split.single]
+        self.nests.append(Nest(tuple(split for _, split in several), op.flops))
+        for value, split in each:
+            if split.single:
+                self.ranges[value] = (0, bound(split.extent))
+        if several:
+            self.split(several, depth)
+        self.block(op.body, depth + bool(several))
+
+    def split(self, each: Sequence[tuple[Value, Split]], depth: int) -> None:
+        """Open the loop over parts, with the place of a part along each axis."""
+        pad = "    " * depth
+        counts: list[Size] = []
+        for _, (axis, extent, step) in each:
+            count: Size = trips(extent, step)
+            if not isinstance(extent, int):
+                count = self.unique(f"parts_{axis}")
+                self.lines.append(f"{pad}{count} = ({self.extent(axis, extent)} + {step - 1}) // {step}")
+            counts.append(count)
+        self.lines.append(f"{pad}for part in range(first, last):")
+        for index, (value, (axis, extent, step)) in reversed([*enumerate(each)]):
+            below = product_of(counts[index + 1 :])
+            place = "part" if below == "1" else f"part // {below}"
+            place = place if index == 0 else f"{place} % {counts[index]}"
+            start = self.unique(axis)
+            self.lines.append(f"{pad}    {start} = {place if step == 1 else f'{place} * {step}'}")
+            self.ranges[value] = (start, self.length(value, axis, start, extent, step, depth + 1))
 
     def range(self, value: Value, axis: str, extent: Extent, step: int, depth: int) -> int:
         """Open a loop over the parts of an axis, unless there is exactly one; the depth of its body."""
@@ -190,12 +218,16 @@ class Writer:
             return depth
         start, end = self.unique(axis), self.extent(axis, extent)
         self.lines.append(f"{pad}for {start} in range(0, {end}, {step}):")
-        length: Size = step
-        if isinstance(value.range.extent, UpTo):
-            length = self.unique(f"n_{axis}")
-            self.lines.append(f"{pad}    {length} = min({step}, {end} - {start})")
-        self.ranges[value] = (start, length)
+        self.ranges[value] = (start, self.length(value, axis, start, extent, step, depth + 1))
         return depth + 1
+
+    def length(self, value: Value, axis: str, start: str, extent: Extent, step: int, depth: int) -> Size:
+        """How long the part of an axis that begins at `start` is."""
+        if not isinstance(value.range.extent, UpTo):
+            return step
+        length = self.unique(f"n_{axis}")
+        self.lines.append(f"{'    ' * depth}{length} = min({step}, {self.extent(axis, extent)} - {start})")
+        return length
 
     def loop(self, op: For, depth: int) -> None:
         assert self.storage is not None
@@ -237,12 +269,6 @@ class Writer:
                 else:
                     self.lines.append(f"{pad}    pass")
 
-    def copies(self, pairs: Sequence[tuple[Value, Value]], depth: int) -> None:
-        for source, to in pairs:
-            operands = {"in0": self.operands[source], "out0": self.operands[to]}
-            self.lengths.setdefault(to, self.lengths[source])
-            self.call(f"copy_{axes_word(to)}", Copy(operands, self.lengths[source]), depth)
-
     def block(self, block: Block, depth: int) -> None:
         stores = stored_whole(block)
         for op in block.ops:
@@ -270,6 +296,8 @@ class Writer:
                     self.chain(op, depth)
                 case Pack():
                     self.pack(op, depth)
+                case Lookup():
+                    self.lookup(op, depth)
                 case Contract():
                     check_element(op.name, op.lhs)
                     total = argument(scalar(op.acc))
@@ -290,173 +318,6 @@ class Writer:
                     )
                     raise unsupported(op, f"the CPU backend cannot compute {op.name} on tiles", help)
 
-    # ---- ops
-
-    def part(self, source: Value, ranges: Sequence[Value], depth: int) -> Operand:
-        """The place of the part that ranges select."""
-        whole = self.operands[source]
-        moves = [(value.range.axis, self.ranges[value][0]) for value in ranges if self.ranges[value][0] != 0]
-        padded = whole.padded and not any(value.range.axis == whole.order[-1] for value in ranges)
-        if not moves:
-            return dataclasses.replace(whole, padded=padded)
-        base = self.unique(f"{whole.address}_at_{''.join(axis for axis, _ in moves)}")
-        terms = [f"{start} * {whole.strides[axis]}" for axis, start in moves]
-        self.lines.append(f"{'    ' * depth}{base} = {' + '.join((whole.address, *terms))}")
-        return dataclasses.replace(whole, address=base, padded=padded)
-
-    def tiles(self, op: Op, known: Lengths | None = None, /, **roles: Value) -> tuple[dict[str, Operand], Lengths]:
-        """Where an op's tiles lie, and the lengths of all their axes."""
-        for value in op.operands:
-            if value not in self.operands and not isinstance(value.type, RangeType):
-                raise unsupported(op, f"the CPU backend cannot read {value!r} here", "run the pass form-chains first")
-        lengths: dict[str, Size] = dict(known or {})
-        for value in roles.values():
-            lengths |= self.lengths[value]
-        for value in op.results:
-            self.lengths[value] = {n: lengths[n] for n in value.names}
-        outs = {f"out{index}": self.operands[value] for index, value in enumerate(op.results)}
-        return {role: self.operands[value] for role, value in roles.items()} | outs, lengths
-
-    # ---- tiles that need no place of their own
-
-    def store(self, op: Store, depth: int) -> None:
-        value, aimed = op.value, self.aimed.get(op.value)
-        if aimed is None:
-            operands = {"in0": self.operands[value], "out0": self.part(op.target, op.ranges, depth)}
-            self.call(f"store_{axes_word(value)}", Copy(operands, self.lengths[value]), depth)
-            return
-        place, own = aimed
-        self.lines.append(f"{'    ' * depth}if {place.strides[value.names[-1]]} != {value.element.bytes}:")
-        self.call(f"store_{axes_word(value)}", Copy({"in0": own, "out0": place}, self.lengths[value]), depth + 1)
-
-    def pack(self, op: Pack, depth: int) -> None:
-        """The copy; it is left out at run time where the value's elements lie side by side."""
-        kernel, word = Copy(*self.tiles(op, in0=op.value)), axes_word(op.result)
-        found = self.alias(op.result, self.operands[op.value], depth)
-        if found is None:
-            self.call(f"pack_{word}", kernel, depth)
-            return
-        self.call(f"pack_{word}", kernel, depth + 1)
-        self.lines.append(f"{'    ' * (depth + 1)}{found}")
-
-    def aim(self, op: Chain, stores: Mapping[Value, Store], depth: int) -> None:
-        """Let results that are stored whole be computed where they go, if elements lie side by side there."""
-        for value in op.results[: op.stored]:
-            if value in stores and self.operands[stores[value].target].order[-1:] == value.names[-1:]:
-                place = self.part(stores[value].target, stores[value].ranges, depth)
-                own = self.operands[value]
-                if (found := self.alias(value, place, depth)) is not None:
-                    self.lines.append(f"{'    ' * (depth + 1)}{found}")
-                    self.aimed[value] = place, own
-
-    def alias(self, value: Value, there: Operand, depth: int) -> str | None:
-        """Read and write a tile in user memory where vectors can be. Writes the choice up to its condition, and gives the line
-        that chooses scratch memory after all; None if that is clear from the start."""
-        own, lane = self.operands[value], value.names[-1] if value.names else ""
-        spacing, size = there.strides.get(lane), value.element.bytes
-        if there.order[-1:] != (lane,) or not isinstance(spacing, str) or size < 4 or there.element is not value.element:
-            return None
-        name = self.unique(f"{there.address}_or_{own.address}")
-        strides: dict[str, Size] = {n: self.unique(f"{name}_{n}") if bound(e) > 1 else 0 for n, e in value.tensor.axes}
-        strides[lane] = size
-        moving = [n for n in value.names if isinstance(strides[n], str)]
-        names = ", ".join([name, *(str(strides[n]) for n in moving)])
-        pad = "    " * depth
-        self.lines.append(f"{pad}{names} = {', '.join([there.address, *(str(there.strides[n]) for n in moving)])}")
-        self.lines.append(f"{pad}if {spacing} != {size}:")
-        self.operands[value] = Operand(name, strides, value.names, value.element)
-        return f"{names} = {', '.join([own.address, *(str(own.strides[n]) for n in moving)])}"
-
-    def product(self, op: Contract | Product, contraction: Contract, body: Block, depth: int) -> None:
-        roles = {"in0": op.lhs, "in1": op.rhs, **({} if op.where is None else {"where": op.where})}
-        inputs, down, kinds = (op.inputs, op.down, op.kinds) if isinstance(op, Product) else ((), (), ())
-        found, more, lengths = self.inputs(inputs, op.axes if isinstance(op, Product) else (), len(roles))
-        operands, lengths = self.tiles(op, lengths, **roles, **more)
-        space = contraction.result.names
-        kernel = Contraction(
-            operands,
-            {n: lengths[n] for n in (*space, *op.over)},
-            body=body,
-            inputs=found,
-            kinds=kinds,
-            space=space,
-            summed=op.over,
-            acc=op.acc,
-            down=down,
-        )
-        sums = f"sum over {', '.join(op.over)}"
-        if isinstance(op, Contract):
-            self.call(f"contract_{axes_word(op.result)}", kernel, depth, sums)
-            return
-        self.describe(op, space, sums, depth)
-        self.call(f"contract_{axes_word(contraction.result)}", kernel, depth)
-
-    def inputs(
-        self, values: Sequence[Value], axes: Sequence[Axis], first: int = 0
-    ) -> tuple[tuple[str | tuple[str, Size], ...], dict[str, Value], dict[str, Size]]:
-        """For the inputs of a chain: where the kernel finds each, the values among them by role, and lengths of axes."""
-        inputs: list[str | tuple[str, Size]] = []
-        roles: dict[str, Value] = {}
-        lengths: dict[str, Size] = {n: self.extent(n, e) for n, e in axes}
-        for index, value in enumerate(values, first):
-            if isinstance(value.type, RangeType):
-                start, lengths[value.type.axis] = self.ranges[value]
-                inputs.append((value.type.axis, start))
-            else:
-                roles[f"in{index}"] = value
-                inputs.append(f"in{index}")
-        inputs += [(name, 0) for name, _ in axes]
-        return tuple(inputs), roles, lengths
-
-    def chain(self, op: Map, depth: int) -> None:
-        inputs, roles, ranges = self.inputs(op.inputs, op.axes)
-        operands, lengths = self.tiles(op, ranges, **roles)
-        space = tuple(name for name, _ in op.space)
-        kernel = chain_kernel.Chain(
-            operands,
-            {n: lengths[n] for n in space},
-            body=op.body,
-            inputs=inputs,
-            kinds=op.kinds,
-            space=space,
-            down=op.down,
-        )
-        self.describe(op, space, "", depth)
-        self.call(f"map_{axes_word(op.space)}", kernel, depth)
-
-    def describe(self, op: Map | Product, space: Sequence[str], first: str, depth: int) -> None:
-        """The scalar ops of a chain as comments; refuses those that cannot be built."""
-        names = Names()
-        given = [first] * bool(first) + [self.shown(value) for value in op.inputs]
-        shown = ", ".join(f"{name} = {x}" for name, x in zip(names.define(op.body.args), given, strict=False))
-        pad = "    " * depth
-        self.lines.append(f"{pad}# for each {', '.join(space) or 'call'}: {shown}")
-        for inner in op.body.ops:
-            for value in (*inner.operands, *inner.results):
-                check_element(inner.name, value)
-            if not isinstance(inner, Constant | Compare | Cast) and type(inner) not in scalars.BUILD:
-                raise unsupported(inner, f"the CPU backend cannot compute {inner.name}", "use the numpy target")
-            if isinstance(inner, Constant):
-                names.names[inner.result] = str(inner.value)
-                continue
-            (name,) = names.define(inner.results)
-            self.lines.append(f"{pad}#   {name} = {inner.line(names)}")
-        ways = ["", *(f" {kind} over {', '.join(op.down)} of" for kind in op.kinds)]
-        results = [
-            f"{self.operands[r].address} ={ways[max(n - op.stored + 1, 0)]} {names(value)}"
-            for n, (r, value) in enumerate(zip(op.results, op.body.yields, strict=True))
-        ]
-        self.lines.append(f"{pad}#   {', '.join(results)}")
-
-    def shown(self, value: Value) -> str:
-        return self.operands[value].address if value in self.operands else f"index {value.range.axis}"
-
-    def call(self, name: str, kernel: Kernel, depth: int, comment: str = "") -> None:
-        name = self.unique(name)
-        self.kernels[name] = kernel
-        call = f"{'    ' * depth}{name}({', '.join(kernel.arguments())})"
-        self.lines.append(f"{call}  # {comment}" if comment else call)
-
 
 def added(start: Size, number: int) -> str:
     return str(start + number) if isinstance(start, int) else f"({start} + {number})"
@@ -474,21 +335,9 @@ def stored_whole(block: Block) -> Mapping[Value, Store]:
     return {value: op for value, op in stores.items() if users.count(value) == 1 and value.op in block.ops}
 
 
-def axes_word(of: Value | Sequence[Axis]) -> str:
-    """The axes of a tile in memory order, those of one element left out."""
-    axes = of.tensor.axes if isinstance(of, Value) else of
-    return "".join(n for n, extent in axes if bound(extent) > 1) or "one"
-
-
-def check_element(what: str, value: Value) -> None:
-    if value.element.value not in REGISTER:
-        raise Unsupported(
-            "cpu",
-            f"{what} has element type {value.element}",
-            loc=value.op.loc if value.op else UNKNOWN,
-            help="use f32 or f64, or the numpy target",
-        )
-
-
-def unsupported(op: Op, message: str, help: str) -> Unsupported:
-    return Unsupported(op.name, message, loc=op.loc, ir=repr(op)[1:-1], help=help)
+def product_of(counts: Iterable[Size]) -> str:
+    """The product of numbers and names, as an expression to divide by."""
+    counts = list(counts)
+    number = prod(n for n in counts if isinstance(n, int))
+    factors = [str(number)] * (number != 1) + [n for n in counts if isinstance(n, str)]
+    return f"({' * '.join(factors)})" if len(factors) > 1 else factors[0] if factors else "1"

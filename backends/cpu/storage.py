@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from attngen.backends.cpu.ops import Chain, Pack, Product
+from attngen.backends.cpu.ops import Chain, Lookup, Pack, Product
 from attngen.backends.cpu.target import Target
 from attngen.ir.core import Block, Op, Value, argument
 from attngen.ir.loop import For, If, Load, Store
@@ -103,7 +103,7 @@ class Storage:
                     self.views[op.result] = self.views.get(op.source, op.source)
                 case Store():
                     self.memory.add(op.result)
-                case Chain() | Pack() | Contract() | Reduce():
+                case Chain() | Pack() | Lookup() | Contract() | Reduce():
                     for value in op.results:
                         self.define(value, stack)
                 case _:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from attngen.backends import Emitted
+from attngen.backends import Emitted, one
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.func import Func
 from attngen.ir.loop import Load
@@ -17,7 +17,7 @@ from attngen.ir.nd import Expand
 
 
 class Program:
-    """Satisfies `attngen.backends.Executable`."""
+    """Satisfies `attngen.backends.Executable`; NumPy decides about threads itself."""
 
     def __init__(self, emitted: Emitted) -> None:
         func, text = emitted.func, emitted.text["python"]
@@ -31,7 +31,7 @@ class Program:
         self.function = scope[entry]
         self.scratch_bytes, self.temporary_bytes = memory(func)
 
-    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None:
         with np.errstate(all="ignore"):
             self.function(*inputs, *outputs)
 

@@ -161,7 +161,9 @@ class Emitter:
             self.names |= {arg: self.names[given] for arg, given in zip(region.args, op.inputs, strict=True)}
             self.block(region, depth + 1)
             for result, value in zip(op.results, region.yields, strict=True):
-                self.put(depth + 1, f"{self.names[result]} = {self.names[value]}{transposed(value.names, result.names)}", result)
+                self.put(
+                    depth + 1, f"{self.names[result]} = {self.names[value]}{transposed(value.names, result.names)}", result
+                )
             if not op.results:
                 self.put(depth + 1, "pass")
 
@@ -191,7 +193,13 @@ class Emitter:
             case Reduce():
                 axes = tuple(op.value.names.index(name) for name in op.over)
                 empty = {"max": '-float("inf")', "min": 'float("inf")'}.get(op.kind)
-                extra = f"dtype={dtype(op.result)}" if empty is None else f"initial={empty}" if op.acc.is_float else "keepdims=False"
+                extra = (
+                    f"dtype={dtype(op.result)}"
+                    if empty is None
+                    else f"initial={empty}"
+                    if op.acc.is_float
+                    else "keepdims=False"
+                )
                 return self.round(f"np.{op.kind}({self.converted(op.value, op.acc)}, axis={axes}, {extra})", op.acc)
             case Cast():
                 x = f'np.asarray({self.names[op.value]}, "{op.to.numpy.name}")'

@@ -35,7 +35,9 @@ def fuse_cascaded_reductions(func: Func) -> Func:
 
     A reference that may be -inf on an empty prefix is replaced by max(%m, LOWEST); with that, a row of nothing but -inf gives
     0 where a program without a guard of its own would divide NaN by NaN. The ratio is 1 where %max does not change, be it
-    infinite. A reduction that cannot follow starts a further loop, in which earlier results are finished, and others may join it. The
+    infinite.
+
+    A reduction that cannot follow starts a further loop, in which earlier results are finished, and others may join it. The
     ratios also give each loop its `merge` region: how the results over two parts of the axis combine.
     """
 

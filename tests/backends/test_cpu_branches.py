@@ -77,3 +77,48 @@ def test_a_loop_that_runs_once_leaves_no_trace() -> None:
     kernel = build(MASKS["causal"], (32, 48, 8, 16), "i=16 j=64")
     assert "for j" not in kernel.stages["python"]
     assert any("the loop over j runs once" in str(r) for r in kernel.remarks)
+
+
+def masked_products(table: np.ndarray | None = None) -> attngen.Kernel:
+    """Causal attention whose second product has the mask too; with a table it is the mask."""
+
+    @attngen.program(q="h i d", k="h j d", v="h j e", out="h i e")
+    def masked(q: attngen.Tensor, k: attngen.Tensor, v: attngen.Tensor) -> attngen.Tensor:
+        i, j = attngen.index("i"), attngen.index("j")
+        keep: Any = j <= i if table is None else table[i, j]
+        s = attngen.where(keep, attngen.contract(q, k, over="d"), -np.inf)
+        return attngen.contract(attngen.softmax(s, over="j"), v, over="j", where=keep)
+
+    shape = (2, 70, 8)
+    return attngen.compile(masked, q=shape, k=shape, v=(2, 70, 20), pipeline=PIPELINE.replace("tile,", "tile{h=1 i=32 j=32},"))
+
+
+def test_masks_are_computed_in_registers() -> None:
+    """Coordinates and comparisons have no place in memory, but for the branch that a finite tile does not take."""
+    for kernel, count in ((build(MASKS["window"], (96, 96, 16, 16), "i=32 j=32"), 0), (masked_products(), 1)):
+        text = kernel.stages["python"]
+        assert ", index>" not in text and text.count(", i1>") == count
+        assert "pack_ji" not in text and "pack_ij" not in text
+        assert "nd.compare %j, %i" in text or "nd.sub %i, %j" in text
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("given", [False, True])
+def test_only_what_the_mask_hides_does_not_count(value: float, given: bool) -> None:
+    """A number that is not finite reaches the rows whose mask has it, and no other."""
+    rng = np.random.default_rng(2)
+    q, k = (rng.standard_normal((2, 70, 8)).astype(np.float32) for _ in range(2))
+    v = rng.standard_normal((2, 70, 20)).astype(np.float32)
+    keep = np.tril(np.ones((70, 70), bool))
+    kernel = masked_products(keep if given else None)
+    s = np.where(keep, np.einsum("hid,hjd->hij", q.astype(np.float64), k), -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    np.testing.assert_allclose(kernel(q, k, v), p @ v, rtol=1e-4, atol=2e-6)
+    v[0, 40, 3] = value
+    got = kernel(q, k, v)
+    with np.errstate(invalid="ignore"):
+        want = np.where(keep[..., None], p[..., None] * v[:, None], 0).sum(2)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-6)
+    assert np.isfinite(got[0, :40]).all() and not np.isfinite(got[0, 40:, 3]).any()
+    assert np.isfinite(np.delete(got[0], 3, axis=1)).all() and np.isfinite(got[1]).all()

@@ -75,7 +75,7 @@ HOMES = {
 }
 """Each library we require, and the only places that may import it."""
 
-OPTIONAL = {"torch", "jax", "ml_dtypes", "onnx", "transformers"}
+OPTIONAL = {"torch", "jax", "matplotlib", "ml_dtypes", "onnx", "transformers"}
 """Libraries of users; imported only inside functions of attngen/, never in ir/ or backends/."""
 
 

@@ -21,8 +21,6 @@ from tests.masks.oracle import attention
 from tests.masks.ways import WAYS, Attend, attend, check
 
 TORCHES = ["torch_like", *(["torch"] if importlib.util.find_spec("torch") else [])]
-LOOKED_UP = {"causal_inside_documents", "relative_bias"}
-"""Modifications that compute a coordinate of a table, which the CPU backend does not do."""
 
 
 def arrays(normal: Any) -> Any:
@@ -45,22 +43,9 @@ def test_published_modifications_run_unchanged(normal: Any, torch: str, name: st
     given: dict[str, Any] = {kind: judged}
     want, want_lse = attention(q, k, v, **given)
     for way in WAYS:
-        if way == "cpu" and name in LOOKED_UP:
-            continue
         out, lse = attend(way, q, k, v, **{kind: mod})
         np.testing.assert_allclose(out, want, rtol=1e-5, atol=4e-6)
         np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=4e-6)
-
-
-def test_a_computed_look_up_is_refused_by_the_cpu_backend_or_right(normal: Any) -> None:
-    q, k, v = arrays(normal)
-    kind, mod = published.relative_bias(torch_like)
-    try:
-        out, _ = attend("cpu", q, k, v, **{kind: mod})
-    except ag.Error as e:
-        assert "nd.gather" in str(e)
-    else:
-        np.testing.assert_allclose(out, attend("interpreter", q, k, v, **{kind: mod})[0], rtol=1e-5, atol=4e-6)
 
 
 # ---------------------------------------------------------------- captured arrays
@@ -222,7 +207,7 @@ def test_errors(kind: str, mod: Any, message: str) -> None:
         assert f"{__file__}:" in str(e.value) and "lambda" in str(e.value)
 
 
-@pytest.mark.parametrize("way", ["interpreter", "numpy"])
+@pytest.mark.parametrize("way", WAYS)
 def test_a_coordinate_outside_of_its_table(way: str) -> None:
     table = np.zeros(7, np.float32)
     with pytest.raises(ag.Error, match="a coordinate along table_1 lies outside 0 to 6"):
