@@ -14,11 +14,14 @@ BLOCK = 1 << 22
 """How many scores are held at a time."""
 
 
-def attention(query: Any, key: Any, value: Any, scale: float | None = None, rows: Any = None) -> np.ndarray:
+def attention(
+    query: Any, key: Any, value: Any, scale: float | None = None, rows: Any = None, keep: np.ndarray | None = None
+) -> np.ndarray:
     """softmax(query·keyᵀ·scale)·value in float64.
 
     query (…, heads, q_len, d), key (…, kv_heads, kv_len, d), value (…, kv_heads, kv_len, d_v), or all without heads.
-    scale: 1/√d if None. rows: compute only these rows of the queries. A row without keys is 0.
+    scale: 1/√d if None. rows: compute only these rows of the queries. keep (batch, kv_len): which keys count, for arrays of
+    four dimensions. A row without keys is 0.
     """
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -29,10 +32,12 @@ def attention(query: Any, key: Any, value: Any, scale: float | None = None, rows
         query = query[..., rows, :]
     out = np.zeros((*query.shape[:-1], value.shape[-1]))
     for head in np.ndindex(query.shape[:-2]):
+        kept = slice(None) if keep is None else keep[head[0]]
+        some_key, some_value = key[head][kept], value[head][kept]
         step = max(1, BLOCK // max(key.shape[-2], 1))
         for start in range(0, query.shape[-2], step):
             part = slice(start, start + step)
-            out[head][part] = one_head(query[head][part] @ key[head].T * scale, value[head])
+            out[head][part] = one_head(query[head][part] @ some_key.T * scale, some_value)
     return out
 
 

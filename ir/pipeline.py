@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -20,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from attngen.ir.diagnostics import Error, IRError, Remark, collect_remarks
+from attngen.ir.diagnostics import Error, IRError, Loc, Remark, collect_remarks
 from attngen.ir.func import Func
 from attngen.ir.interpreter import Interpreter
 from attngen.ir.resize import example_inputs, shrink
@@ -60,6 +61,9 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {}
+
+ALIASES: dict[str, str] = {}
+"""Names that stand for several passes in the text of a pipeline."""
 
 
 def register_pass(
@@ -112,7 +116,10 @@ def parse_pipeline(text: str) -> Pipeline:
             raise IRError("pipeline", f"cannot read {body[position:]!r}", help="write pass,pass{option=value option=value},…")
         if found[3] == "," and found.end() == len(body):
             raise IRError("pipeline", f"{text!r} ends in a comma")
-        steps.append(step(found[1], found[2] or ""))
+        if found[1] in ALIASES and found[2] is None:
+            steps += parse_pipeline(ALIASES[found[1]]).steps
+        else:
+            steps.append(step(found[1], found[2] or ""))
         position = found.end()
     return Pipeline(tuple(steps))
 
@@ -233,7 +240,7 @@ def unused(name: str, stages: Mapping[str, Func]) -> str:
 def apply(step: Step, func: Func) -> Func:
     p = PASSES[step.name]
     try:
-        return p.function(func, **{k.replace("-", "_") if k in p.options else k: v for k, v in step.options.items()})
+        new: object = p.function(func, **{k.replace("-", "_") if k in p.options else k: v for k, v in step.options.items()})
     except Error:
         raise
     except RecursionError:
@@ -241,8 +248,13 @@ def apply(step: Step, func: Func) -> Func:
         help = "split the function, or raise sys.setrecursionlimit"
         raise IRError(f"pass {step.name}", f"nests too deeply: a function of {size} ops", help=help) from None
     except Exception as e:
-        what = f"{type(e).__name__}: {e}"
-        raise IRError(f"pass {step.name}", f"failed: {what}", notes=[reproduce(step)]) from e
+        where = traceback.extract_tb(e.__traceback__)[-1]
+        loc = Loc(where.filename, where.lineno or 0)
+        raise IRError(f"pass {step.name}", f"failed: {type(e).__name__}: {e}", loc=loc, notes=[reproduce(step)]) from e
+    if not isinstance(new, Func):
+        help = "a pass returns a Func; was the return forgotten?"
+        raise IRError(f"pass {step.name}", f"returned {'nothing' if new is None else type(new).__name__}", help=help)
+    return new
 
 
 def reproduce(step: Step) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attngen import reference
+from attngen import functions, reference
 from attngen.cli.files import failed, load_module, read_arrays, read_text
 from attngen.compiler import read_program
 from attngen.ir.diagnostics import Error
@@ -21,11 +21,12 @@ from attngen.ir.types import ElementType, Layout, TensorType, bound
 from attngen.ir.verify import verify
 from attngen.kernel import Traced
 from attngen.names import suggest
-from attngen.programs import Program
+from attngen.programs import Program, program
 from attngen.sdpa_options import check_scale, read_options
 from attngen.sdpa_program import sdpa_program
 from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.specs import DTYPES, Spec, array_dtype, input_types, show_shape
+from attngen.tensor import Tensor
 
 DEFAULT_SHAPE = (1, 8, 512, 512, 64)
 INTERPRETER_LIMIT = 1 << 28
@@ -76,7 +77,7 @@ def attention_job(shape: Sequence[int], heads_kv: int | None, dtype: str, seed: 
 
 
 def attention_from(file: str, dtype: str | None) -> Job:
-    """The arrays of an .npz file: query, key, value, and optionally scale and expected."""
+    """The arrays of an .npz file: query, key, value, and optionally scale, expected and keep."""
     arrays = read_arrays(file)
     known = ("query", "key", "value", "scale", "expected", "keep")
     for name in arrays:
@@ -84,25 +85,44 @@ def attention_from(file: str, dtype: str | None) -> Job:
             raise Error(f"--inputs {file}: there is no input {name!r}; {suggest(name, known)}")
     for name in known[:3]:
         if name not in arrays:
-            raise Error(f"--inputs {file}: {name} is missing; expected query, key and value, and optionally scale and expected")
-    if "keep" in arrays:
-        raise Error(
-            f"--inputs {file}: keep is a mask, and masks are not supported yet; "
-            "remove it and cut query, key and value to the positions that are kept"
-        )
-    scale, expected = arrays.pop("scale", None), arrays.pop("expected", None)
+            raise Error(
+                f"--inputs {file}: {name} is missing; expected query, key and value, and optionally scale, expected and keep"
+            )
+    scale, expected, keep = (arrays.pop(name, None) for name in ("scale", "expected", "keep"))
+    if keep is not None:
+        shape = (arrays["query"].shape[:1] + arrays["key"].shape[-2:-1]) if arrays["query"].ndim == 4 else None
+        if keep.dtype != bool or keep.shape != shape:
+            wanted = f"{shape} (batch, kv_len)" if shape else "(batch, kv_len), with a query of 4 dimensions"
+            raise Error(f"--inputs {file}: keep must be bool of shape {wanted}, got {keep.dtype} of shape {keep.shape}")
     if scale is not None and (scale.size != 1 or scale.dtype.kind not in "fiu" or not np.isfinite(scale.item())):
         raise Error(f"--inputs {file}: scale must be one finite number, got shape {scale.shape} of {scale.dtype}")
     if dtype is not None and arrays["query"].dtype.name != dtype:
         raise Error(f"--inputs {file}: query is {arrays['query'].dtype.name}, but --dtype says {dtype}; leave --dtype away")
-    return attention_on(arrays, None if scale is None else float(scale.item()), expected)
+    return attention_on(arrays, None if scale is None else float(scale.item()), expected, keep)
 
 
-def attention_on(arrays: Mapping[str, np.ndarray], scale: float | None, expected: np.ndarray | None) -> Job:
+def masked_program(scale: float) -> Program:
+    """Attention where some keys of each batch entry do not count."""
+
+    def masked_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
+        scores = functions.mask(functions.scale(functions.score(query, key, over="d"), scale), keep)
+        return functions.weigh(functions.softmax(scores, over="j"), value, over="j", where=keep)
+
+    layouts = {"query": "b (g r) i d", "key": "b g j d", "value": "b g j e", "keep": "b j"}
+    return program(masked_attention, **layouts, out="b (g r) i e")
+
+
+def attention_on(
+    arrays: Mapping[str, np.ndarray], scale: float | None, expected: np.ndarray | None, keep: np.ndarray | None = None
+) -> Job:
     query, key, value = (arrays[name] for name in ("query", "key", "value"))
     check_inputs(query, key, value, "BHSD")
     element = DTYPES[query.dtype.name]
-    program = sdpa_program(Shape.of(query, key, "BHSD"), read_options(scale=scale), element.accumulator)
+    if keep is None:
+        traced = sdpa_program(Shape.of(query, key, "BHSD"), read_options(scale=scale), element.accumulator)
+    else:
+        traced = masked_program(query.shape[-1] ** -0.5 if scale is None else scale)
+        arrays = {**arrays, "keep": keep}
     out_shape = (*query.shape[:-1], value.shape[-1])
     check_expected(expected, out_shape)
     check_scale(scale, element.accumulator)
@@ -111,7 +131,7 @@ def attention_on(arrays: Mapping[str, np.ndarray], scale: float | None, expected
         length = query.shape[-2]
         sampled = math.prod(query.shape[:-1]) * key.shape[-2] > INTERPRETER_LIMIT and length > SAMPLED_ROWS
         rows = [n * (length - 1) // (SAMPLED_ROWS - 1) for n in range(SAMPLED_ROWS)] if sampled else list(range(length))
-        right = reference.attention(query, key, value, scale, rows)
+        right = reference.attention(query, key, value, scale, rows, keep)
         allowed = reference.error_bound(query, key, value, scale, element.accumulator.numpy, FRACTION_BITS[element])
         against = f"attention in float64 NumPy{f', {SAMPLED_ROWS} of {length} rows of each head' if sampled else ''}"
         found = [Judgement(largest_error(outputs[0][..., rows, :], right), allowed, against)]
@@ -119,7 +139,7 @@ def attention_on(arrays: Mapping[str, np.ndarray], scale: float | None, expected
             found.append(Judgement(largest_error(outputs[0], expected), 2 * allowed, "`expected` of the file"))
         return found
 
-    return Job(program, read_program(program, dict(arrays), None), arrays, judge)
+    return Job(traced, read_program(traced, dict(arrays), None), arrays, judge)
 
 
 # ---------------------------------------------------------------- programs and IR files
@@ -136,20 +156,20 @@ def program_job(what: str, shapes: Mapping[str, tuple[int, ...]], file: str | No
         listed = ", ".join(programs) or "none; decorate a function with @attngen.program"
         close = f"; {suggest(name, programs, 'its programs are')}" if programs else f"; its programs: {listed}"
         raise Error(f"{path}: {f'there is no program {name!r}' if name else 'which program? write PROGRAM.py:name'}{close}")
-    program = programs[name]
-    arrays, expected = given_arrays(file, list(program.layouts))
-    check_names(shapes, list(program.layouts))
+    chosen = programs[name]
+    arrays, expected = given_arrays(file, list(chosen.layouts))
+    check_names(shapes, list(chosen.layouts))
     given: dict[str, Any] = {**{k: Spec(s, dtype) for k, s in shapes.items()}, **arrays}
-    missing = [f"--shape {k}=…" for k in program.layouts if k not in given]
+    missing = [f"--shape {k}=…" for k in chosen.layouts if k not in given]
     if missing:
-        raise Error(f"{path}:{name}: {' '.join(missing)} missing; its inputs are {', '.join(program.layouts)}")
+        raise Error(f"{path}:{name}: {' '.join(missing)} missing; its inputs are {', '.join(chosen.layouts)}")
     try:
-        traced = read_program(program, given, dtype)
+        traced = read_program(chosen, given, dtype)
     except Error:
         raise
     except Exception as e:
         raise failed(f"{path}:{name}", e) from e
-    return general_job(program, traced, arrays, expected, seed)
+    return general_job(chosen, traced, arrays, expected, seed)
 
 
 def ir_job(path: str, shapes: Mapping[str, tuple[int, ...]], file: str | None, seed: int) -> Job:

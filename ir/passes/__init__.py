@@ -9,12 +9,15 @@ from attngen.ir.passes.fuse_cascaded_reductions import fuse_cascaded_reductions
 from attngen.ir.passes.hoist_invariant_factors import hoist_invariant_factors
 from attngen.ir.passes.specialize_mask import specialize_mask
 from attngen.ir.passes.tile import tile
+from attngen.ir.pipeline import ALIASES
 
 PIPELINE = (
     "decompose-attn,canonicalize,fold-scale,hoist-invariant-factors,canonicalize,"
     "tile,fuse-cascaded-reductions,specialize-mask,canonicalize"
 )
 """From four steps to one loop. `tile` without options chooses its sizes."""
+
+ALIASES["default"] = PIPELINE
 
 __all__ = [
     "PIPELINE",

@@ -51,9 +51,9 @@ def choose_steps(func: Func) -> dict[str, int]:
 
 
 def is_masked(func: Func) -> bool:
-    """Whether a boolean varies along a reduced axis and another one."""
-    conditions = [v for op in func.body.ops for v in op.results if v.element is ElementType.I1]
-    return any(len(v.names) > 1 and any(role_of(func, n) == "reduced" for n in v.names) for v in conditions)
+    """Whether a boolean varies along both rows and a reduced axis."""
+    conditions = {v.names for op in func.body.ops for v in op.results if v.element is ElementType.I1}
+    return any({"row", "reduced"} <= {role_of(func, n) for n in names} for names in conditions)
 
 
 def fit(type: TensorType, steps: dict[str, int]) -> None:

@@ -139,7 +139,8 @@ def test_a_wrong_output_is_reported_and_not_written(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"keep": np.ones((2, 11), bool)}, ("keep", "masks are not supported yet")),
+        ({"keep": np.ones((2, 12), bool)}, ("keep must be bool of shape (2, 11) (batch, kv_len)", "(2, 12)")),
+        ({"keep": np.ones((2, 11))}, ("keep must be bool", "float64")),
         ({"vale": np.ones(3)}, ("no input 'vale'", "did you mean value?")),
         ({"scale": np.array(np.nan)}, ("scale must be one finite number",)),
         ({"scale": np.ones(2)}, ("scale must be one finite number",)),
@@ -316,3 +317,11 @@ def test_a_reader_that_goes_away(args: list[str]) -> None:
 def test_a_judgement_passes_up_to_what_is_allowed() -> None:
     assert Judgement(1e-6, 1e-6, "").passed
     assert not Judgement(float("nan"), 1.0, "").passed
+
+
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+def test_keys_that_do_not_count(capsys: pytest.CaptureFixture[str], target: str) -> None:
+    """The model's padded sentences: `keep` says which keys are real."""
+    data = str(Path(__file__).parents[1] / "data" / "minilm_layer3.npz")
+    assert main(["run", "--target", target, "--inputs", data]) == 0
+    assert "`expected` of the file" in capsys.readouterr().out

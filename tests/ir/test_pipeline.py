@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,6 +167,22 @@ def test_an_exception_in_a_pass_names_the_pass(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(pipelines.PASSES, "crash", pipelines.Pass("crash", crash))
     with pytest.raises(IRError, match=r"error\[pass crash\]: failed: ZeroDivisionError"):
         run_pipeline(standard(), "crash")
+
+
+@pytest.mark.parametrize(("returned", "shown"), [(None, "nothing"), ("text", "str")])
+def test_a_pass_that_returns_no_function_is_named(returned: object, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(func: Func) -> Any:
+        return returned
+
+    monkeypatch.setitem(pipelines.PASSES, "forgetful", pipelines.Pass("forgetful", forgetful))
+    with pytest.raises(IRError, match=rf"error\[pass forgetful\]: returned {shown}(.|\n)*a pass returns a Func"):
+        run_pipeline(standard(), "forgetful")
+
+
+def test_the_default_pipeline_has_a_name() -> None:
+    assert parse_pipeline("canonicalize,default") == Pipeline(
+        (*parse_pipeline("canonicalize").steps, *parse_pipeline(PIPELINE).steps)
+    )
 
 
 def test_two_passes_of_one_name_are_refused() -> None:
