@@ -69,7 +69,7 @@ def chain_block(block: Block, env: dict[Value, Value], quick: Recomputed) -> Blo
     env = dict(env)
     ops: list[Op] = []
     direct = set(block.yields).union(*(op.operands for op in block.ops if not chained(op) and not counted(op)))
-    around = [v.op for v in direct if v in quick and v.op and v.op not in block.ops and v not in env]
+    around = [x.op for x in direct if x in quick and x.op and x.op not in block.ops and x not in env]
     inside = [op for op in (*around, *block.ops) if not chained(op) or op.result not in quick or op.result in direct]
 
     def escaping(group: list[Op]) -> list[Value]:
