@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,8 @@ PIPELINES = {"chosen tiles": None, "ragged tiles": PIPELINE.replace("tile", TILE
 @pytest.mark.parametrize("target", ["cpu", "numpy"])
 @pytest.mark.parametrize("name", CASES)
 def test_program(name: str, target: str, pipeline: str) -> None:
-    case, arrays = CASES[name], inputs(name, seed=7)
-    shapes = {n: SHAPES[n] for n in case.inputs}
+    case, arrays = CASES[name], cast(dict[str, Any], inputs(name, seed=7))
+    shapes: dict[str, Any] = {n: SHAPES[n] for n in case.inputs}
     kernel = ag.compile(case.program, **shapes, target=target, pipeline=PIPELINES[pipeline])
     found = kernel(**arrays)
     for got, want in zip(found if isinstance(found, tuple) else (found,), case.oracle(arrays), strict=True):
@@ -26,8 +28,9 @@ def test_program(name: str, target: str, pipeline: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_program_in_double_precision(name: str) -> None:
-    case, arrays = CASES[name], inputs(name, seed=8, dtype="float64")
-    kernel = ag.compile(case.program, **{n: SHAPES[n] for n in case.inputs}, dtype="float64")
+    case, arrays = CASES[name], cast(dict[str, Any], inputs(name, seed=8, dtype="float64"))
+    shapes: dict[str, Any] = {n: SHAPES[n] for n in case.inputs}
+    kernel = ag.compile(case.program, **shapes, dtype="float64")
     found = kernel(**arrays)
     for got, want in zip(found if isinstance(found, tuple) else (found,), case.oracle(arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12 if name != "quantised" else 0.5)
