@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -240,7 +240,8 @@ def unused(name: str, stages: Mapping[str, Func]) -> str:
 def apply(step: Step, func: Func) -> Func:
     p = PASSES[step.name]
     try:
-        new: object = p.function(func, **{k.replace("-", "_") if k in p.options else k: v for k, v in step.options.items()})
+        options = {k.replace("-", "_") if k in p.options else k: v for k, v in step.options.items()}
+        new = cast(object, p.function(func, **options))
     except Error:
         raise
     except RecursionError:
