@@ -26,6 +26,7 @@ from attngen.kernel import Kernel
 from attngen.lowering import build_kernel, find_target
 from attngen.report import Loop
 from attngen.specs import DTYPES, show_shape
+from attngen.thread_count import get_num_threads
 
 SECONDS = 0.5
 """How long calls are repeated for a time."""
@@ -204,7 +205,7 @@ def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: 
     if passed:
         seconds, calls = measure(kernel, arrays, result)
         rows += [
-            ("time", f"{1e3 * seconds:.3f} ms, the median of {calls} calls"),
+            ("time", f"{1e3 * seconds:.3f} ms, the median of {calls} calls, threads at most {get_num_threads()}"),
             ("speed", f"{costs.flops / seconds / 1e9:.1f} GFLOP/s ({costs.flops:,} operations)"),
         ]
     rows.append(("scratch", f"{costs.scratch_bytes:,} bytes per thread, {costs.temporary_bytes:,} bytes between loop nests"))
