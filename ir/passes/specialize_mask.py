@@ -64,6 +64,10 @@ def specialized(loop: For) -> tuple[Value, ...] | None:
         if unchanged(carried, loop.body.yields, bounds):
             inner = region(inputs, body)
             body = If(condition=possible, inputs=inputs, then=inner, otherwise=region(inputs, tuple(carried))).results
+            remark(
+                f"parts along {loop.axis} where the mask is false are left out, and where it is true it is not applied",
+                loop.loc,
+            )
         else:
             remark(f"no trip over {loop.axis} is left out: with the mask false the carried values may change", loop.loc)
     return dataclasses.replace(loop, body=unplaced(loop.body.args, body)).results
