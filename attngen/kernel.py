@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ class Stages(Mapping[str, str]):
     def __init__(self, funcs: Mapping[str, Func], built: Built | None) -> None:
         self._funcs, self._built = funcs, built
 
+    @cached_property
     def _late(self) -> Mapping[str, str]:
         return self._built.executable.stages() if self._built else {}
 
@@ -69,14 +71,14 @@ class Stages(Mapping[str, str]):
             return str(self._funcs[name])
         if self._built is not None and name in self._built.emitted.text:
             return self._built.emitted.text[name]
-        late = self._late()
+        late = self._late
         if name in late:
             return late[name]
         raise KeyError(f"{name!r}; the stages are {', '.join(self)}")
 
     def __iter__(self) -> Iterator[str]:
         early = dict.fromkeys((*self._funcs, *(self._built.emitted.text if self._built else ())))
-        return iter(dict.fromkeys((*early, *self._late())))
+        return iter(dict.fromkeys((*early, *self._late)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -78,7 +78,7 @@ def check_sizes(traced: Traced) -> None:
 
 
 def find_target(target: object) -> tuple[Backend, str]:
-    """The backend, and what follows the colon: `cpu:x86-64-v3`."""
+    """The backend, and what follows the colon: `cpu:x86-64-v3`, `cpu:x86-64-v3,vector_bits=512`."""
     if not isinstance(target, str):
         raise Error(f'target: expected a name such as "cpu", got {target!r}')
     name, _, variant = target.partition(":")
@@ -86,7 +86,7 @@ def find_target(target: object) -> tuple[Backend, str]:
     if name not in known:
         raise Error(f"target: there is no backend {name!r}; {suggest(name, known)}")
     backend = get_backend(name)
-    if variant not in backend.targets():
+    if variant.partition(",")[0] not in backend.targets():  # what follows a comma the backend checks
         shown = ", ".join(f"{name}:{v}" if v else name for v in backend.targets())
         raise Error(f"target: {name} has no variant {variant!r}; known: {shown}")
     return backend, variant

@@ -50,6 +50,8 @@ class Executable(Protocol):
     """Working memory of one thread."""
     temporary_bytes: int
     """Whole tensors that one nest of loops stores for a later one."""
+    seconds: Mapping[str, float]
+    """What building took, by tool."""
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None: ...
 

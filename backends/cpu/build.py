@@ -1,60 +1,24 @@
-"""From generated source to machine code: Numba compiles the loops, and in the same module one function per kernel."""
+"""A built function: reads addresses and strides off arrays, and shares the parts of its nests among threads."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import inspect
-import linecache
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
 
-from attngen.backends import Emitted, one
-from attngen.backends.cpu.kernels import Kernel
+from attngen.backends import Emitted, Unsupported, one
+from attngen.backends.cpu.loading import Loaded
+from attngen.backends.cpu.machine_code import compile_program, texts
 from attngen.backends.cpu.pool import POOL
 from attngen.backends.cpu.source import Nest, Program
 from attngen.backends.cpu.storage import ALIGNMENT
-from attngen.backends.cpu.target import Target
 from attngen.ir.func import Func
 from attngen.ir.types import Layout, TensorType, UpTo, bound
-
-
-def callable_kernel(name: str, kernel: Kernel, target: Target) -> Any:
-    """A function that Numba code can call with integers. Its LLVM function is built where it is first called."""
-    count = len(kernel.arguments())
-
-    def typed(typingctx: Any, *args: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            result = builder.call(kernel.build(builder.module, name, target), values)
-            return result if kernel.returns else context.get_dummy_value()
-
-        return (types.int64 if kernel.returns else types.void)(*[types.int64] * count), generate
-
-    # An intrinsic takes the number of its arguments from its signature.
-    names = ["typingctx", *(f"a{index}" for index in range(count))]
-    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
-    typed.__name__ = typed.__qualname__ = name
-    typed.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    return intrinsic(typed)
-
-
-def compile_program(program: Program) -> Any:
-    """The Numba function, compiled for integers only."""
-    digest = hashlib.sha256(program.text.encode()).hexdigest()[:12]
-    file = f"<attngen {program.name} {digest}>"
-    # With the text in linecache, tracebacks and profilers show its lines.
-    linecache.cache[file] = (len(program.text), None, program.text.splitlines(keepends=True), file)
-    scope: dict[str, Any] = {name: callable_kernel(name, kernel, program.target) for name, kernel in program.kernels.items()}
-    exec(compile(program.text, file, "exec"), scope)
-    signature = types.void(*[types.int64] * len(program.arguments))
-    return njit(signature, nogil=True, error_model="numpy", cache=False)(scope[program.name])
-
 
 WORTH = 1_000_000
 """Floating-point operations that are worth the time another thread takes to begin: some 20 µs, at 50 to 100 in a nanosecond."""
@@ -147,7 +111,11 @@ class Built:
         program: Program = emitted.payload
         func: Func = emitted.func
         self.program = program
-        self.function = compile_program(program)
+        code = compile_program(program)
+        start = time.perf_counter()
+        self.elsewhere = program.target.why_not_here()
+        self.function = None if self.elsewhere else Loaded(code.object, code.entry)
+        self.seconds: Mapping[str, float] = {**code.seconds, "loading": time.perf_counter() - start}
         self.scratch_bytes, self.temporary_bytes = program.scratch_bytes, program.temporary_bytes
         self.readers = [reader(p.layout, value.tensor) for p, value in zip(func.params, func.args, strict=True)]
         self.readers += [reader(layout, value.tensor) for layout, value in zip(func.out_layouts, func.outputs, strict=True)]
@@ -162,6 +130,10 @@ class Built:
         self.local = threading.local()
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None:
+        function = self.function
+        if function is None:
+            message = f"@{self.program.name} cannot run here: {self.elsewhere}"
+            raise Unsupported("cpu", message, help="compile for the target cpu, which is this machine")
         numbers: list[int] = []
         for read, array in zip(self.readers, (*inputs, *outputs), strict=True):
             numbers += read(array)
@@ -180,12 +152,12 @@ class Built:
         for number, each in enumerate(plans):
             which = (*flags, number) if several else flags
             if each.threads < 2:
-                self.function(*numbers, self.scratch(), address, *which, 0, each.parts)
+                function((*numbers, self.scratch(), address, *which, 0, each.parts))
                 continue
             most = most or threads()
 
             def run(first: int, last: int, which: tuple[int, ...] = which) -> None:
-                self.function(*numbers, self.scratch(), address, *which, first, last)
+                function((*numbers, self.scratch(), address, *which, first, last))
 
             POOL.run(run, each.parts, each.least, min(most, each.threads))
         if outside is not None and outside.any():
@@ -203,8 +175,7 @@ class Built:
         return found[0]
 
     def stages(self) -> Mapping[str, str]:
-        (signature,) = self.function.signatures
-        return {"llvm": self.function.inspect_llvm(signature), "asm": self.function.inspect_asm(signature)}
+        return texts(self.program)
 
 
 def aligned(array: np.ndarray) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ class Program:
 
     def __init__(self, emitted: Emitted) -> None:
         func, text = emitted.func, emitted.text["python"]
+        start = time.perf_counter()
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         file = f"<attngen {func.name} {digest}>"
         # With the text in linecache, a traceback through the generated code shows its lines.
@@ -30,6 +32,7 @@ class Program:
         exec(compile(text, file, "exec"), scope)
         self.function = scope[entry]
         self.scratch_bytes, self.temporary_bytes = memory(func)
+        self.seconds: Mapping[str, float] = {"Python": time.perf_counter() - start}
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None:
         with np.errstate(all="ignore"):
