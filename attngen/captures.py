@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from attngen.arithmetic import Operand
+from attngen.ir import build
 from attngen.ir.core import Value, constant_value
 from attngen.ir.nd import Gather, Index
 from attngen.ir.types import BF16, Axis, Layout, TensorType, bound
@@ -52,6 +53,8 @@ def read_table(array: Array, keys: Sequence[Operand], name: str = "captured") ->
                 )
             selection.append(slice(0, extent))
             groups.append(group or None)
+            if not group and trace.counted is not None and set(trace.counted.names) <= set(key.names):
+                key = build.select(trace.counted, key, 0)
             at += [] if group else [key]
         elif number is None or not -length <= number < length:
             raise user_error(f"{name} of shape {show_shape(array.shape)} is indexed at {number} in dimension {d}")

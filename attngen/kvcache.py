@@ -17,6 +17,7 @@ from attngen.sdpa_inputs import read_extras
 from attngen.sdpa_options import ALIGNMENTS, check_flags, check_names, is_whole, read_options, refuse_options
 from attngen.sdpa_runtime import offset_input
 from attngen.sdpa_shapes import Shape, check_inputs
+from attngen.semantics import refuse_mean
 from attngen.specs import read_dtype, show_shape
 from attngen.thread_count import read_count
 
@@ -90,8 +91,7 @@ def attention_with_kvcache(
         lse_base=lse_base,
         semantics=semantics,
     )
-    if options.semantics.empty_row == "mean":
-        raise Error(f"semantics: {semantics!r} is the mean of all values in a row without keys, which a cache does not have")
+    refuse_mean(options.semantics, semantics, "caches")
     check_arrays(query, key_cache, value_cache, key, value, layout)
     cache = read_cache(query.shape[0], (key_cache, value_cache), layout, cache_batch_idx, block_table)
     new_len = 0 if key is None else key.shape[cache.axis]

@@ -7,12 +7,13 @@ return one of four matrices besides. Importing this needs no package of ONNX.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from attngen import functions
+from attngen.arithmetic import join
 from attngen.arrays import Array, check_array
 from attngen.ir.diagnostics import Error
 from attngen.ir.types import Layout
@@ -23,7 +24,7 @@ from attngen.sdpa_inputs import Extra, read_extras
 from attngen.sdpa_options import Options, check_flags, is_whole, read_options
 from attngen.sdpa_program import Attention
 from attngen.sdpa_shapes import Shape, check_inputs
-from attngen.specs import input_types, read_dtype, read_input, show_shape
+from attngen.specs import array_dtype, input_types, read_dtype, read_input, show_shape
 from attngen.table import KERNELS
 from attngen.tensor import Tensor
 
@@ -83,7 +84,7 @@ def attention(
         k, v = joined("past_key", past_key, k), joined("past_value", past_value, v)
     given: dict[str, Any] = {"attn_mask": attn_mask, "sinks": sinks, "seqused_k": nonpad_kv_seqlen}
     if attn_mask is not None:
-        given["attn_mask"] = widened(whole_mask(attn_mask, k.shape[2]))
+        given["attn_mask"] = whole_mask(attn_mask, k.shape[2])
     element = read_dtype(q.dtype, "q")
     options = read_options(
         scale=scale,
@@ -100,16 +101,17 @@ def attention(
         tap=read_mode(qk_matmul_output_mode),
     )
     call = Call(options, given, score_mod, prob_mod, target, q.dtype)
-    y, matrix = call(*map(widened, (q, k, v)))
+    y, matrix = call(*alike(q, k, v))
     y, matrix = y.astype(q.dtype, copy=False), None if matrix is None else matrix.astype(q.dtype, copy=False)
     if arrays["q"].ndim == 3:
         y = y.swapaxes(1, 2).reshape(*arrays["q"].shape[:2], -1)
     return y, k, v, matrix
 
 
-def widened(x: Array) -> Array:
-    """Floats of 16 bits in 32, in which they are computed anyway; results are rounded once, at the end."""
-    return x.astype(np.float32) if x.dtype.name in ("float16", "bfloat16") else x
+def alike(*arrays: Array) -> Sequence[Array]:
+    """The arrays in one element type: f16 and bf16 together are f32."""
+    elements = [read_dtype(x.dtype, name) for name, x in zip("qkv", arrays, strict=True)]
+    return arrays if len({*elements}) == 1 else [x.astype(array_dtype(join(elements)), copy=False) for x in arrays]
 
 
 def read_mode(mode: Any) -> int | None:
@@ -147,7 +149,7 @@ def whole_mask(mask: Any, kv_len: int) -> Array:
 
 @dataclasses.dataclass
 class Call:
-    """One call on arrays (batch, heads, length, features) of at least 32 bits."""
+    """One call on arrays (batch, heads, length, features) of one element type."""
 
     options: Options
     given: Mapping[str, Any]
@@ -155,7 +157,7 @@ class Call:
     prob_mod: Modifier | None
     target: str
     dtype: Any
-    """Of the arrays as they were given."""
+    """Of q as it was given."""
 
     def __call__(self, query: Array, key: Array, value: Array) -> tuple[Array, Array | None]:
         check_inputs(query, key, value, "BHSD")
@@ -188,10 +190,11 @@ class Call:
             return functions.weigh(weights, value, over="j", where=weights != 0)
 
         element = read_dtype(named["query"].dtype, "q")
-        program = Program(score, {"query": query, "key": key}, (scores, scores), True)
+        wide = (element.accumulator, element.accumulator)
+        program = Program(score, {"query": query, "key": key}, (scores, scores), True, wide)
         scaled, capped = self.run(program, {"query": named["query"], "key": named["key"]})
         capped = self.modified("score_mod", self.score_mod, capped)
-        program = Program(weights, {"capped": scores, **{x.name: x.layout for x in extras}}, (scores, scores), True)
+        program = Program(weights, {"capped": scores, **{x.name: x.layout for x in extras}}, (scores, scores), True, wide)
         final, weight = self.run(program, {"capped": capped, **{x.name: x.array for x in extras}})
         weight = self.modified("prob_mod", self.prob_mod, weight)
         program = Program(weighed, {"weights": scores, "value": value}, (Layout((batch, many, I, E)),))

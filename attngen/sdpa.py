@@ -18,13 +18,16 @@ from attngen.sdpa_packed import packed_rows
 from attngen.sdpa_program import sdpa_program
 from attngen.sdpa_runtime import FAMILIES, Family, Form, family_key, with_offset
 from attngen.sdpa_shapes import Shape, check_inputs
+from attngen.semantics import refuse_mean
 from attngen.specs import Spec, array_dtype_name, input_types, read_dtype
 from attngen.table import KERNELS
 from attngen.thread_count import read_count
+from attngen.torch_arrays import accepts_tensors
 
 Named = Sequence[tuple[str, Array]]
 
 
+@accepts_tensors
 def scaled_dot_product_attention(
     query: Any,
     key: Any,
@@ -61,9 +64,9 @@ def scaled_dot_product_attention(
     Calls that differ from an earlier one in nothing but q_len and kv_len share a kernel with runtime extents, which serves all
     lengths up to a bound of at least 1,024 and at least four times as long.
 
-    query (…, heads, q_len, d), key (…, kv_heads, kv_len, d), value (…, kv_heads, kv_len, d_v): NumPy arrays of one float
-    dtype, any strides; two dimensions are one head; `layout="BSHD"` puts heads after lengths. heads a multiple of kv_heads:
-    query head h reads key head h // (heads // kv_heads), whatever enable_gqa says.
+    query (…, heads, q_len, d), key (…, kv_heads, kv_len, d), value (…, kv_heads, kv_len, d_v): NumPy arrays, or torch tensors
+    on the CPU, of one float dtype, any strides; two dimensions are one head; `layout="BSHD"` puts heads after lengths. heads a
+    multiple of kv_heads: query head h reads key head h // (heads // kv_heads), whatever enable_gqa says.
 
     Scores are changed in this order; query i stands at place p = i + offset among the keys:
 
@@ -112,6 +115,8 @@ def scaled_dot_product_attention(
     extras: tuple[Extra, ...] = ()
     mods = {name: mod for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod)) if mod is not None}
     packed = cu_seqlens_q is not None or cu_seqlens_k is not None
+    if packed:
+        refuse_mean(options.semantics, semantics, "packed arrays")
     if packed or any(x is not None for x in given.values()):
         if packed and layout == "BHSD" and query.ndim == 3:
             options = dataclasses.replace(options, layout="BSHD")

@@ -48,7 +48,8 @@ def packed_rows(
     start = take(starts_q, sequence)
     found = {"row_first": first, "row_end": end, "row_place": first + row - start + take(offset, sequence)}
     if modified:
-        found |= {"row_sequence": np.where(inside, sequence, 0), "row_start": start}
+        # Rows behind the last sequence are the first one of the first: whatever is looked up by it is there.
+        found |= {"row_sequence": np.where(inside, sequence, 0), "row_start": np.where(inside, start, row)}
     return tuple(Extra(name, x.astype(np.int64), ROW) for name, x in found.items())
 
 

@@ -24,7 +24,7 @@ from attngen.programs import Program
 from attngen.sdpa_inputs import Extra
 from attngen.sdpa_options import Options
 from attngen.sdpa_shapes import Shape
-from attngen.tensor import Tensor, unwrap
+from attngen.tensor import Tensor, unwrap, unwrap_traced
 from attngen.tracing import Trace, current
 
 Groups = tuple[tuple[str, ...], ...]
@@ -152,7 +152,7 @@ class Attention:
         if "seqused_k" in self.extra:
             found.append(j < self.extra["seqused_k"])
         if "row_first" in self.extra:
-            found += [j >= self.extra["row_first"], j < self.extra["row_end"]]
+            found += self.own_keys()
         left, right = self.options.reach
         if right is not None:
             found.append(j <= self.place(right))
@@ -162,6 +162,11 @@ class Attention:
         if self.mask_mod is not None:
             conditions.append(masked(self.mask_mod, self.coordinates(trace)))
         return conditions
+
+    def own_keys(self) -> list[Tensor]:
+        """Of packed arrays: which keys are of the query's own sequence."""
+        j = functions.index("j")
+        return [j >= self.extra["row_first"], j < self.extra["row_end"]]
 
     def place(self, more: int = 0) -> Tensor:
         """Where a query stands among the keys."""
@@ -181,6 +186,7 @@ class Attention:
         axes = (self.shape.batch_axes, self.shape.head_axes, ("i",), ("j",))
         b, h, i, j = (coordinate(trace, names) for names in axes)
         if "row_sequence" in self.extra:
+            trace.counted = unwrap_traced(reduce(lambda a, b: a & b, self.own_keys()), "row_end")
             return self.extra["row_sequence"], h, i - self.extra["row_start"], j - self.extra["row_first"]
         return b, h, i, j
 

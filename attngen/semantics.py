@@ -55,6 +55,12 @@ def preset(name: object) -> Semantics:
     return PRESETS[name]
 
 
+def refuse_mean(conventions: Semantics, name: object, what: str) -> None:
+    """Raise Error if a row without keys is the mean of all values, where there is no such set of values."""
+    if conventions.empty_row == "mean":
+        raise Error(f"semantics: {name!r} is the mean of all values in a row without keys, which {what} do not have")
+
+
 def answer(conventions: Semantics, name: str) -> str:
     """A convention in words."""
     value = getattr(conventions, name)

@@ -43,7 +43,8 @@ class Trace:
 
     extents: of every axis met so far, parameters first. default_float: what an integer becomes where a float is needed.
     coordinates: computed values that are the whole coordinate along several axes in one dimension. captured: arrays read that
-    are no inputs, by the name of the parameter that they are bound to; tables: the reads of them.
+    are no inputs, by the name of the parameter that they are bound to; tables: the reads of them. counted: where a coordinate with all its axes
+    means something; elsewhere nothing is looked up by it.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Trace:
     coordinates: dict[Value, tuple[str, ...]] = field(default_factory=dict[Value, tuple[str, ...]])
     captured: dict[str, Captured] = field(default_factory=dict[str, Captured])
     tables: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
+    counted: Value | None = None
 
     @staticmethod
     def of(name: str, layouts: Mapping[str, Layout], types: Mapping[str, TensorType]) -> Trace:

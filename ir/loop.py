@@ -22,9 +22,11 @@ def trips(extent: Extent, step: int) -> int:
     return -(-bound(extent) // step)
 
 
-def parts(extent: int, step: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of each trip; the last one may be shorter."""
-    return ((start, min(start + step, extent)) for start in range(0, extent, step))
+def parts(extent: int, step: int, first: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+    """(start, stop) of each part that holds a coordinate from `first` to before `end`; the last part may be shorter."""
+    first, end = max(first, 0), extent if end is None else min(end, extent)
+    starts = range(first // step * step, end, step) if first < end else ()
+    return ((start, min(start + step, extent)) for start in starts)
 
 
 class For(Op, name="loop.for"):
@@ -33,6 +35,9 @@ class For(Op, name="loop.for"):
     Runs the parts of an axis in order. The body takes the range of its part and the carried values, and yields the carried
     values of the next trip; the results are the last ones. The region `merge`, where present, combines the results of two
     loops over different parts of the axis into those of one over both.
+
+    `step 8 from %first until %end` runs only the parts that hold a coordinate from the one to before the other. The parts
+    themselves stay where they are: from a multiple of the step to the next one, or to the end of the axis.
     """
 
     level = "loop"
@@ -43,6 +48,8 @@ class For(Op, name="loop.for"):
     step: int
     body: Block
     merge: Block | None = None
+    first: Value | None = None
+    end: Value | None = None
 
     def infer(self) -> tuple[Type, ...]:
         if self.step < 1:
@@ -51,11 +58,21 @@ class For(Op, name="loop.for"):
         check_region(self, "body", self.body, (RangeType(self.axis, tile_extent(self.extent, self.step)), *types), types)
         if self.merge is not None:
             check_region(self, "merge", self.merge, types + types, types)
+        for v in self.limits:
+            if v.type != scalar(ElementType.INDEX):
+                raise self.error(f"a loop begins and ends at one index, not {v.type}", at=v)
         return types
 
+    @property
+    def limits(self) -> tuple[Value, ...]:
+        """The first and the end coordinate, where they are given."""
+        return tuple(v for v in (self.first, self.end) if v is not None)
+
     def evaluate(self, args: Arrays, env: Env) -> Any:
-        carried = reorder(args, self.inits, self.body.args[1:])
-        for part in parts(env.extent(self.axis, self.extent), self.step):
+        *inits, first, end = args
+        carried = reorder(tuple(inits), self.inits, self.body.args[1:])
+        limits = 0 if first is None else int(first), None if end is None else int(end)
+        for part in parts(env.extent(self.axis, self.extent), self.step, *limits):
             carried = reorder(env.run(self.body, (part, *carried)), self.body.yields, self.body.args[1:])
         return reorder(carried, self.body.args[1:], self.results)
 

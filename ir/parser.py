@@ -212,8 +212,9 @@ class PrettyReader(Reader):
         return value
 
     def loop_for(self, cls: type[Op], name: Token) -> tuple[dict[str, Any], list[Typed]]:
-        """`loop.for %j: j = 0 to 53 step 8 carry (%max = %init) : (tensor<i=16, f32>) { … } merge (…) { … }`"""
+        """`loop.for %j: j = 0 to 53 step 8 from %a until %b carry (%max = %m) : (tensor<i=16, f32>) { … } merge (…) { … }`"""
         token, axis, extent, step = self.along()
+        first, end = (self.use() if self.take(word) else None for word in ("from", "until"))
         self.expect("carry")
         self.expect("(")
 
@@ -236,7 +237,8 @@ class PrettyReader(Reader):
             with self.region(f"the merge of {name.text}"):
                 merge = self.block(self.args(), "loop.yield")[1]
         inits = tuple(v for _, v in carry)
-        return {"inits": inits, "axis": axis, "extent": extent, "step": step, "body": body, "merge": merge}, types
+        values = {"inits": inits, "axis": axis, "extent": extent, "step": step, "body": body, "merge": merge}
+        return {**values, "first": first, "end": end}, types
 
     def loop_parallel(self, cls: type[Op], name: Token) -> tuple[dict[str, Any], list[Typed]]:
         """`loop.parallel %i: i = 0 to 37 step 16 out (%dst) : (tensor<i=37, f32>) { … }`"""

@@ -75,7 +75,8 @@ class Printer:
             case For():
                 range, *carried = names.define(op.body.args)
                 carry = ", ".join(f"{c} = {names(v)}" for c, v in zip(carried, op.inits, strict=True))
-                head = f"loop.for {range}: {op.axis} = 0 to {op.extent} step {op.step} carry ({carry}) : ({types}) {{"
+                limits = "".join(f" {word} {names(v)}" for word, v in (("from", op.first), ("until", op.end)) if v is not None)
+                head = f"loop.for {range}: {op.axis} = 0 to {op.extent} step {op.step}{limits} carry ({carry}) : ({types}) {{"
                 self.block(op.body, depth + 1, "loop.yield")
                 if op.merge is not None:
                     self.lines.append(f"{pad}}} merge {self.args(op.merge)}")

@@ -28,8 +28,8 @@ class CpuBackend:
         return TARGETS
 
     def passes(self, target: str) -> str:
-        find(target)
-        return "inline-single-trips,test-finite,form-chains,choose-layouts,fuse-nests"
+        lanes = find(target).lanes
+        return f"inline-single-trips,test-finite,form-chains,choose-layouts{{lanes={lanes}}},fuse-nests"
 
     def emit(self, func: Func, target: str) -> Emitted:
         program = Writer(func, find(target)).program()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attngen.backends.cpu import scalars
+from attngen.backends.cpu import half, scalars
 from attngen.backends.cpu.kernels import Kernel, Pointers
 from attngen.backends.cpu.vector import Code, Ir, Size, ll
 from attngen.ir.core import Block
@@ -58,6 +58,7 @@ class Chained(Kernel):
         def get(value: Any) -> Ir:
             if value not in env and isinstance(value.op, Constant):
                 number = int(value.op.value) if not value.element.is_float else value.op.value
+                number = half.encode(number, value.element) if value.element in half.HALVES else number
                 env[value] = c.constant(number, c.vector_type(value.element, width))
             return env[value]
 

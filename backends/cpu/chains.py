@@ -69,6 +69,7 @@ def chain_block(block: Block, env: dict[Value, Value], quick: Recomputed) -> Blo
     env = dict(env)
     ops: list[Op] = []
     direct = set(block.yields).union(*(op.operands for op in block.ops if not chained(op) and not counted(op)))
+    direct -= {value for op in block.ops for value in numbered(op) if isinstance(value.op, Constant)}
     around = [x.op for x in direct if x in quick and x.op and x.op not in block.ops and x not in env]
     inside = [op for op in (*around, *block.ops) if not chained(op) or op.result not in quick or op.result in direct]
 
@@ -90,7 +91,7 @@ def chain_block(block: Block, env: dict[Value, Value], quick: Recomputed) -> Blo
                 then, otherwise = (dataclasses.replace(region, args=()) for region in (op.then, op.otherwise))
                 op = dataclasses.replace(op, inputs=(), then=then, otherwise=otherwise)
             numbers: dict[Value, Value] = {}
-            for value in op.operands if counted(op) else ():
+            for value in numbered(op):
                 if isinstance(value.op, Constant):
                     ops.append(dataclasses.replace(value.op))
                     numbers[value] = ops[-1].result
@@ -105,6 +106,11 @@ def chain_block(block: Block, env: dict[Value, Value], quick: Recomputed) -> Blo
             env.update(zip(results, new.results, strict=True))
             ops.append(new)
     return Block(block.args, tuple(ops), tuple(env.get(value, value) for value in block.yields))
+
+
+def numbered(op: Op) -> tuple[Value, ...]:
+    """The operands that the generated source computes by itself, where they are made of coordinates and constants."""
+    return op.limits if isinstance(op, For) else op.operands if counted(op) else ()
 
 
 def reads(op: Op, quick: Recomputed) -> set[Value]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from attngen.backends.cpu import scalars
 from attngen.backends.cpu.kernels import Kernel, Pointers
 from attngen.backends.cpu.vector import I32, Code, Ir, Size, ll
 from attngen.ir.types import ElementType
 
-Ways = list[tuple[list[Size], Callable[[], None]]]
-"""Strides that must be those of neighbours, and what to write where they are."""
+Ways = list[tuple[list[tuple[Size, int]], Callable[[], None]]]
+"""Strides that must be those of neighbours, with the bytes that these are apart, and what to write where they are."""
 
 
 @dataclass(frozen=True)
 class Copy(Kernel):
-    """From one order and element spacing to another. Vectors where elements lie side by side on both sides, blocks that are
-    transposed in registers where they do so along another axis in the source, else single elements.
+    """From one order, element spacing and type to another. Vectors where elements lie side by side on both sides, blocks that
+    are transposed in registers where they do so along another axis in the source, else single elements.
 
     The spacing in user memory is known only at run time: each way is tested for where it may apply.
     """
@@ -31,28 +32,28 @@ class Copy(Kernel):
         order = out.order if out.padded or not source.padded else source.order
         if not order:
             at = self.start(c)
-            c.store(c.load(at["in0"], source, "", 1), at["out0"], out, "", 1)
+            c.store(self.load(c, at["in0"], "", 1), at["out0"], out, "", 1)
             return
-        lane, other, size = order[-1], source.order[-1], source.element.bytes
+        lane, other = order[-1], source.order[-1]
         ways: Ways = []
-        spaced = {role: o.strides.get(lane, 0) for role, o in self.operands.items()}
-        if all(isinstance(s, str) or s == size for s in spaced.values()):
-            dense = {role: replace(o, strides={**o.strides, lane: size}) for role, o in self.operands.items()}
-            ways.append((list(spaced.values()), lambda: replace(self, operands=dense).along(c, order)))
-        near = source.strides[other]
+        spaced = [(o.strides.get(lane, 0), o.element.bytes) for o in (source, out)]
+        if all(isinstance(s, str) or s == size for s, size in spaced):
+            dense = {role: replace(o, strides={**o.strides, lane: o.element.bytes}) for role, o in self.operands.items()}
+            ways.append((spaced, lambda: replace(self, operands=dense).along(c, order)))
+        near, size = source.strides[other], source.element.bytes
         blocks = out.room(lane) and isinstance(self.lengths[other], int) and source.element is not ElementType.INDEX
         if other != lane and blocks and (isinstance(near, str) or near == size):
             turned = {"in0": replace(source, strides={**source.strides, other: size}), "out0": out}
-            ways.append(([near], lambda: replace(self, operands=turned).transposed(c, order, other)))
-        self.choose(c, ways, size, lambda: self.along(c, order))
+            ways.append(([(near, size)], lambda: replace(self, operands=turned).transposed(c, order, other)))
+        self.choose(c, ways, lambda: self.along(c, order))
 
-    def choose(self, c: Code, ways: Ways, size: int, otherwise: Callable[[], None]) -> None:
+    def choose(self, c: Code, ways: Ways, otherwise: Callable[[], None]) -> None:
         """The first way whose strides are those of neighbours."""
         if not ways:
             otherwise()
             return
         strides, write = ways[0]
-        tests = [c.b.icmp_signed("==", c.size(s), c.size(size)) for s in strides if isinstance(s, str)]
+        tests = [c.b.icmp_signed("==", c.size(s), c.size(size)) for s, size in strides if isinstance(s, str)]
         if not tests:
             write()
             return
@@ -60,25 +61,34 @@ class Copy(Kernel):
             with then:
                 write()
             with other:
-                self.choose(c, ways[1:], size, otherwise)
+                self.choose(c, ways[1:], otherwise)
+
+    def load(self, c: Code, pointer: Ir, axis: str, width: int) -> Ir:
+        """Elements of the source, as the other side has them."""
+        source = self.operands["in0"]
+        return scalars.cast(c, c.load(pointer, source, axis, width), source.element, self.operands["out0"].element)
+
+    @property
+    def widest(self) -> int:
+        return max(o.element.bytes for o in self.operands.values())
 
     def along(self, c: Code, order: Sequence[str]) -> None:
         """Vectors along the lanes; where they are not neighbours, their elements one by one."""
-        lane, source, out = order[-1], self.operands["in0"], self.operands["out0"]
+        lane, out = order[-1], self.operands["out0"]
 
         def line(at: Pointers) -> None:
             def piece(x: Ir, size: int) -> None:
                 here = self.move(c, at, lane, x)
-                c.store(c.load(here["in0"], source, lane, size), here["out0"], out, lane, size)
+                c.store(self.load(c, here["in0"], lane, size), here["out0"], out, lane, size)
 
-            self.lanes(c, lane, c.target.width(source.element.bytes), (1,), piece)
+            self.lanes(c, lane, c.target.width(self.widest), (1,), piece)
 
         self.over(c, order[:-1], self.start(c), line)
 
     def transposed(self, c: Code, order: Sequence[str], other: str) -> None:
         """Square blocks: a vector of `other` for each lane, turned into a vector of lanes for each of `other`."""
         lane, source, out = order[-1], self.operands["in0"], self.operands["out0"]
-        width = c.target.width(source.element.bytes)
+        width = c.target.width(self.widest)
         length, lanes = self.lengths[other], self.lengths[lane]
 
         def plane(at: Pointers) -> None:
@@ -89,7 +99,7 @@ class Copy(Kernel):
                     row = c.b.add(x, c.size(r))
                     row = row if last is None else c.b.select(c.b.icmp_signed("<", row, last), row, last)
                     pointer = c.move(c.move(at["in0"], source, lane, row), source, other, y)
-                    rows.append(c.load(pointer, source, other, width))
+                    rows.append(self.load(c, pointer, other, width))
                 to = c.move(c.move(at["out0"], out, lane, x), out, other, y)
                 for n, value in enumerate(transpose(c, rows)[:count]):
                     c.b.store(value, c.move(to, out, other, n), align=1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from attngen.backends.cpu.chain_kernel import chain_row
 from attngen.backends.cpu.chains import uses
-from attngen.backends.cpu.ops import Map, Product
+from attngen.backends.cpu.ops import Map, Product, dot_axis
 from attngen.backends.cpu.product_kernel import product_row
 from attngen.ir.core import Block, Op, Value, argument
 from attngen.ir.diagnostics import remark
@@ -154,6 +154,8 @@ def across(maker: Map | Product, over: tuple[str, ...]) -> bool:
         return False
     if isinstance(maker, Map):
         return chain_row(space, lengths, over) == rows[0]
+    if dot_axis(maker.contraction):
+        return False
     return product_row(space, lengths, maker.lhs.names, maker.rhs.names, over) == rows[0]
 
 

@@ -175,11 +175,12 @@ class Reduction(Kernel):
 
 
 @dataclass(frozen=True)
-class Flag(Kernel):
-    """Reads one truth value, for a branch of the generated source."""
+class Scalar(Kernel):
+    """Reads one truth value or index, for a branch or a loop of the generated source."""
 
     returns = True
 
     def write(self, c: Code) -> None:
-        value = c.b.load(c.pointer(self.operands["in0"]), align=1, typ=BYTE)
-        c.b.ret(c.b.zext(value, I64))
+        truth = self.operands["in0"].element is ElementType.I1
+        value = c.b.load(c.pointer(self.operands["in0"]), align=1, typ=BYTE if truth else I64)
+        c.b.ret(c.b.zext(value, I64) if truth else value)

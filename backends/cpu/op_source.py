@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from attngen.backends import Unsupported
 from attngen.backends.cpu import chain_kernel, lookup_kernel, scalars
 from attngen.backends.cpu.copy_kernel import Copy
+from attngen.backends.cpu.dot_kernel import Dots
 from attngen.backends.cpu.kernels import Kernel
 from attngen.backends.cpu.lookup_kernel import OUTSIDE
-from attngen.backends.cpu.ops import Chain, Lookup, Map, Pack, Product
-from attngen.backends.cpu.product_kernel import Contraction
+from attngen.backends.cpu.ops import Chain, Lookup, Map, Pack, Product, dot_axis
+from attngen.backends.cpu.product_kernel import Contraction, product_row
 from attngen.backends.cpu.target import Target
-from attngen.backends.cpu.vector import REGISTER, Operand, Size
+from attngen.backends.cpu.vector import Operand, Size
 from attngen.ir.core import Block, Op, Value
-from attngen.ir.diagnostics import UNKNOWN
 from attngen.ir.elementwise import Cast, Compare
 from attngen.ir.loop import Store
 from attngen.ir.nd import Constant, Contract, Gather
@@ -78,7 +78,6 @@ class OpWriter:
         return self.extents[name]
 
     def lookup(self, op: Lookup, depth: int) -> None:
-        check_element(op.name, op.table)
         roles = {"in0": op.table, **{f"at{n}": value for n, value in enumerate(op.at)}}
         operands, lengths = self.tiles(op, **roles)
         table, own = operands["in0"], self.lengths[op.table]
@@ -158,7 +157,7 @@ class OpWriter:
         that chooses scratch memory after all; None if that is clear from the start."""
         own, lane = self.operands[value], value.names[-1] if value.names else ""
         spacing, size = there.strides.get(lane), value.element.bytes
-        if there.order[-1:] != (lane,) or not isinstance(spacing, str) or size < 4 or there.element is not value.element:
+        if there.order[-1:] != (lane,) or not isinstance(spacing, str) or size < 2 or there.element is not value.element:
             return None
         name = self.unique(f"{there.address}_or_{own.address}")
         strides: dict[str, Size] = {n: self.unique(f"{name}_{n}") if bound(e) > 1 else 0 for n, e in value.tensor.axes}
@@ -177,17 +176,13 @@ class OpWriter:
         found, more, lengths = self.inputs(inputs, op.axes if isinstance(op, Product) else (), depth, len(roles))
         operands, lengths = self.tiles(op, lengths, **roles, **more)
         space = contraction.result.names
-        kernel = Contraction(
-            operands,
-            {n: lengths[n] for n in (*space, *op.over)},
-            body=body,
-            inputs=found,
-            kinds=kinds,
-            space=space,
-            summed=op.over,
-            acc=op.acc,
-            down=down,
-        )
+        lengths = {n: lengths[n] for n in (*space, *op.over)}
+        along = dot_axis(contraction)
+        if along and all(operands[role].unit(along) for role in ("in0", "in1")):
+            row = product_row(space, lengths, op.lhs.names, op.rhs.names, ())
+            kernel = Dots(operands, lengths, body, found, kinds, space, along, row, op.acc)
+        else:
+            kernel = Contraction(operands, lengths, body, found, kinds, space, op.over, op.acc, down)
         sums = f"sum over {', '.join(op.over)}"
         if isinstance(op, Contract):
             self.call(f"contract_{axes_word(op.result)}", kernel, depth, sums)
@@ -208,7 +203,7 @@ class OpWriter:
                 inputs.append((value.type.axis, start))
             elif value in self.numbers:
                 name = self.unique("number")
-                self.lines.append(f"{'    ' * depth}{name} = int({self.numbers[value]})")
+                self.lines.append(f"{'    ' * depth}{name} = {self.numbers[value]} + 0")
                 inputs.append(("", name))
             else:
                 roles[f"in{index}"] = value
@@ -240,8 +235,6 @@ class OpWriter:
         pad = "    " * depth
         self.lines.append(f"{pad}# for each {', '.join(space) or 'call'}: {shown}")
         for inner in op.body.ops:
-            for value in (*inner.operands, *inner.results):
-                check_element(inner.name, value)
             if not isinstance(inner, Constant | Compare | Cast) and type(inner) not in scalars.BUILD:
                 raise unsupported(inner, f"the CPU backend cannot compute {inner.name}", "use the numpy target")
             if isinstance(inner, Constant):
@@ -272,16 +265,6 @@ def axes_word(of: Value | Sequence[Axis]) -> str:
     """The axes of a tile in memory order, those of one element left out."""
     axes = of.tensor.axes if isinstance(of, Value) else of
     return "".join(n for n, extent in axes if bound(extent) > 1) or "one"
-
-
-def check_element(what: str, value: Value) -> None:
-    if value.element.value not in REGISTER:
-        raise Unsupported(
-            "cpu",
-            f"{what} has element type {value.element}",
-            loc=value.op.loc if value.op else UNKNOWN,
-            help="use f32 or f64, or the numpy target",
-        )
 
 
 def unsupported(op: Op, message: str, help: str) -> Unsupported:

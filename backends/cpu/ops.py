@@ -155,28 +155,43 @@ class Product(Chain, name="cpu.product"):
         return super().flops + self.contraction.flops
 
 
+def dot_axis(op: Contract) -> str:
+    """The summed axis that vectors of both operands run along: it comes last in both. Empty if they run along the result's."""
+    last = op.lhs.names[-1:]
+    return last[0] if last == op.rhs.names[-1:] and last == op.over and op.where is None and op.result.names else ""
+
+
 def missing(wanted: Sequence[str], names: Sequence[str]) -> list[str]:
     return [name for name in wanted if name not in names]
 
 
+def widens(source: ElementType, to: ElementType) -> bool:
+    """Whether every float of one type is one of the other, a wider one."""
+    return source.is_float and to.is_float and source.bytes < to.bytes
+
+
 class Pack(Op, name="cpu.pack"):
-    """`%t = cpu.pack %rows order [d, i] : tensor<d=64, i=64, f32>`: the same values, copied to lie densely in
-    the given order."""
+    """`%t = cpu.pack %rows order [d, i] element f32 : tensor<d=64, i=64, f32>`: the same values, copied to lie densely in
+    the given order, as floats that are wider or the same."""
 
     facts = Facts(combination=(1.0,), monotone=(+1,))
     level = "loop"
 
     value: Value
     order: tuple[str, ...]
+    element: ElementType
 
     def infer(self) -> tuple[Type, ...]:
         if sorted(self.order) != sorted(self.value.names):
             raise self.error(f"the order {', '.join(self.order)} does not name each axis once", at=self.value)
+        if self.element is not self.value.element and not widens(self.value.element, self.element):
+            raise self.error(f"{self.element} is no wider float than {self.value.element}", at=self.value)
         extents = self.value.tensor.extents
-        return (TensorType(tuple((name, extents[name]) for name in self.order), self.value.element),)
+        return (TensorType(tuple((name, extents[name]) for name in self.order), self.element),)
 
     def evaluate(self, args: Arrays, env: Env) -> Any:
-        return np.transpose(args[0], [self.value.names.index(name) for name in self.order])
+        array = np.transpose(args[0], [self.value.names.index(name) for name in self.order])
+        return array.astype(env.dtype(self.element)) if self.element.is_float else array
 
     def interval(self, operands: tuple[Interval, ...]) -> Interval:
         return operands[0]

@@ -31,7 +31,7 @@ class Contraction(Chained):
         row = product_row(self.space, self.lengths, lhs, rhs, self.down)
         # The long sums are innermost.
         summed = sorted(self.summed, key=lambda n: known_length(self.lengths[n]))
-        heights = c.target.row_counts if row else [1]
+        most = 2 * c.target.row_counts[0]
 
         def block(at: Pointers, where: Where) -> None:
             def piece(x: Ir, size: int) -> None:
@@ -42,6 +42,7 @@ class Contraction(Chained):
                     tile = Tile(self, c, lane, one, vectors, row, count)
                     return tile.run(self.move(c, here, row, y), {**place, row: y}, summed, state)
 
+                heights = [n for n in c.target.row_counts if n * vectors <= most] if row else [1]
                 state = c.cut(self.lengths[row] if row else 1, heights, self.identities(c, one, vectors), rows)
                 for n, total in enumerate(state):
                     role = f"out{self.stored + n // vectors}"
@@ -49,7 +50,10 @@ class Contraction(Chained):
                     c.store(total, c.move(here[role], out, lane, n % vectors * one), out, lane, one)
 
             if lane:
-                self.lanes(c, lane, width, (2, 1), piece)
+                # Few rows leave registers to more vectors, up to whole rows of the vectors' operand: addresses at equal
+                # distances, which processors foresee.
+                few = known_length(self.lengths[row]) if row else 1
+                self.lanes(c, lane, width, (8, 4, 2, 1) if 2 * few <= c.target.row_counts[0] else (2, 1), piece)
             else:
                 piece(c.size(0), 1)
 

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from attngen.backends.cpu import functions
+from attngen.backends.cpu import functions, half
 from attngen.backends.cpu.functions import is_float, like
 from attngen.backends.cpu.vector import BIT, REGISTER, Code, Ir, ll
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Op
-from attngen.ir.types import ElementType
+from attngen.ir.types import F32, ElementType
 
 
 def extremum(sign: str) -> Callable[[Code, Ir, Ir], Ir]:
@@ -104,8 +104,15 @@ def compare(c: Code, op: ew.Compare, x: Ir, y: Ir) -> Ir:
 
 def cast(c: Code, x: Ir, source: ElementType, to: ElementType) -> Ir:
     """Floats round to nearest even; to an integer, towards zero; to i1, whether it is not 0."""
+    if source is to:
+        return x
+    if source in half.HALVES:
+        return cast(c, half.widen(c, x, source), F32, to)
+    if to in half.HALVES:
+        # No integer that f32 does not hold exactly is within f16; for bf16 NumPy rounds by f32 as well.
+        return half.from_float(c, x, source, to) if source.is_float else cast(c, cast(c, x, source, F32), F32, to)
     b, kind = c.b, like(x.type, REGISTER[to.value])
-    if source is to or kind == x.type:
+    if kind == x.type:
         return x
     if to is ElementType.I1:
         zero = ll.Constant(x.type, None)
@@ -193,8 +200,9 @@ BUILD: Mapping[type[Op], Callable[..., Ir]] = {
 
 def build(c: Code, op: Op, args: list[Any]) -> Ir:
     """One op of a chain."""
-    if isinstance(op, ew.Compare):
-        return compare(c, op, *args)
     if isinstance(op, ew.Cast):
         return cast(c, args[0], op.value.element, op.to)
-    return BUILD[type(op)](c, *args)
+    args = [half.widened(c, x, value.element) for x, value in zip(args, op.operands, strict=True)]
+    if isinstance(op, ew.Compare):
+        return compare(c, op, *args)
+    return half.narrowed(c, BUILD[type(op)](c, *args), op.results[0].element)

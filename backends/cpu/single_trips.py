@@ -42,7 +42,7 @@ class Inlining:
     def inline(self, old: Block, ops: list[Op]) -> None:
         """Append the ops of a block, loops of one trip opened."""
         for op in old.ops:
-            if isinstance(op, For) and isinstance(op.extent, int) and 0 < op.extent <= op.step:
+            if isinstance(op, For) and isinstance(op.extent, int) and 0 < op.extent <= op.step and not op.limits:
                 remark(f"the loop over {op.axis} runs once: {op.extent} elements in parts of {op.step}", op.loc)
                 range, *carried = op.body.args
                 self.gone.add(range)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from attngen.backends import Unsupported
 from attngen.backends.cpu.chains import uses
 from attngen.backends.cpu.counting import counted, expression
-from attngen.backends.cpu.kernels import Flag, Kernel, Reduction
+from attngen.backends.cpu.kernels import Kernel, Reduction, Scalar
 from attngen.backends.cpu.lookup_kernel import OUTSIDE
-from attngen.backends.cpu.op_source import OpWriter, axes_word, check_element, unsupported
+from attngen.backends.cpu.op_source import OpWriter, axes_word, unsupported
 from attngen.backends.cpu.ops import Chain, Lookup, Map, Pack, Product
 from attngen.backends.cpu.storage import ALIGNMENT, Storage
 from attngen.backends.cpu.target import Target
@@ -25,7 +25,7 @@ from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
 from attngen.ir.loop import Bound, For, If, Load, Parallel, Store, trips
 from attngen.ir.nd import Constant, Contract, Expand, Gather, Index, Reduce
-from attngen.ir.types import Extent, UpTo, bound, scalar
+from attngen.ir.types import ElementType, Extent, UpTo, bound, scalar
 
 
 class Split(NamedTuple):
@@ -132,8 +132,7 @@ class Writer(OpWriter):
         named = [(p.name, value) for p, value in zip(self.func.params, self.func.args, strict=True)]
         named += [(f"out{index}" if several else "out", value) for index, value in enumerate(outs)]
         bases = [self.unique(name) for name, _ in named]
-        for (what, value), base in zip(named, bases, strict=True):
-            check_element(what, value)
+        for (_, value), base in zip(named, bases, strict=True):
             strides: dict[str, Size] = {n: self.unique(f"{base}_{n}") for n in value.names}
             self.arguments += [base, *(s for s in strides.values() if isinstance(s, str))]
             self.operands[value] = Operand(base, strides, value.names, value.element)
@@ -148,7 +147,6 @@ class Writer(OpWriter):
                 self.temporary(value)
 
     def temporary(self, value: Value) -> None:
-        check_element("a stored value", value)
         strides: dict[str, Size] = {}
         step = value.element.bytes
         for name, extent in reversed(value.tensor.axes):
@@ -168,7 +166,6 @@ class Writer(OpWriter):
         pad = "    " * depth
         for place in storage.places():
             value = place.values[0]
-            check_element("a tile", value)
             hint = next((x.hint for x in place.values if x.hint), "")
             base = self.unique("_".join(filter(None, (hint or "tile", axes_word(value)))))
             self.lines.append(f"{pad}{base} = scratch + {place.offset}  # {value.type}")
@@ -210,14 +207,23 @@ class Writer(OpWriter):
             self.lines.append(f"{pad}    {start} = {place if step == 1 else f'{place} * {step}'}")
             self.ranges[value] = (start, self.length(value, axis, start, extent, step, depth + 1))
 
-    def range(self, value: Value, axis: str, extent: Extent, step: int, depth: int) -> int:
-        """Open a loop over the parts of an axis, unless there is exactly one; the depth of its body."""
-        pad = "    " * depth
-        if isinstance(extent, int) and trips(extent, step) == 1:
+    def range(self, op: For, first: str, end: str, depth: int) -> int:
+        """Open a loop over the parts of an axis, unless there is exactly one; the depth of its body. first, end: which part of
+        the axis is visited, where that is limited."""
+        pad, value, axis, extent, step = "    " * depth, op.body.args[0], op.axis, op.extent, op.step
+        if isinstance(extent, int) and trips(extent, step) == 1 and not op.limits:
             self.ranges[value] = (0, extent)
             return depth
-        start, end = self.unique(axis), self.extent(axis, extent)
-        self.lines.append(f"{pad}for {start} in range(0, {end}, {step}):")
+        start, begin, stop = self.unique(axis), "0", str(self.extent(axis, extent))
+        if end:
+            end = f"min({end}, {stop})"
+            stop = self.unique(f"{axis}_end")
+            self.lines.append(f"{pad}{stop} = {end}")
+        if first:
+            begin = self.unique(f"{axis}_first")
+            self.lines.append(f"{pad}{begin} = max({first}, 0)")
+            begin, stop = f"{begin} // {step} * {step}", f"{stop} if {begin} < {stop} else 0"
+        self.lines.append(f"{pad}for {start} in range({begin}, {stop}, {step}):")
         self.ranges[value] = (start, self.length(value, axis, start, extent, step, depth + 1))
         return depth + 1
 
@@ -235,26 +241,32 @@ class Writer(OpWriter):
             self.lengths[arg] = self.lengths[result] = self.lengths[init]
             if arg in self.storage.memory:
                 self.operands[arg] = self.operands[result] = self.operands[init]
+        first, end = ("" if value is None else unwrapped(self.number(value)) for value in (op.first, op.end))
         self.copies(self.storage.starts[op], depth)
         above = len(self.lines)
-        inner = self.range(op.body.args[0], op.axis, op.extent, op.step, depth)
+        inner = self.range(op, first, end, depth)
         empty = len(self.lines)
         self.block(op.body, inner)
         self.copies(self.storage.ends[op], inner)
         if len(self.lines) == empty:
             del self.lines[above:]
 
+    def number(self, value: Value) -> str:
+        """A truth value or an index as an expression: computed by the source, or read from its tile."""
+        if value in self.numbers:
+            return self.numbers[value]
+        truth = value.element is ElementType.I1
+        name = self.unique("if_true" if truth else "index")
+        self.kernels[name] = Scalar({"in0": self.operands[value]}, {})
+        return f"{name}({self.operands[value].address}){' != 0' if truth else ''}"
+
     def branch(self, op: If, depth: int) -> None:
         assert self.storage is not None
         for value, result in zip(op.then.yields, op.results, strict=True):
             if result in self.storage.memory:
                 self.operands[result] = self.operands[value]
-        pad, condition = "    " * depth, self.numbers.get(op.condition)
-        if condition is None:
-            name = self.unique("if_true")
-            self.kernels[name] = Flag({"in0": self.operands[op.condition]}, {})
-            condition = f"{name}({self.operands[op.condition].address}) != 0"
-        self.lines.append(f"{pad}if {unwrapped(condition)}:")
+        pad = "    " * depth
+        self.lines.append(f"{pad}if {unwrapped(self.number(op.condition))}:")
         for n, region in enumerate((op.then, op.otherwise)):
             if n:
                 self.lines.append(f"{pad}else:")
@@ -299,7 +311,6 @@ class Writer(OpWriter):
                 case Lookup():
                     self.lookup(op, depth)
                 case Contract():
-                    check_element(op.name, op.lhs)
                     total = argument(scalar(op.acc))
                     self.product(op, op, Block((total,), (), (total,)), depth)
                 case Product():

@@ -21,6 +21,8 @@ POINTER, VOID = ll.PointerType(), ll.VoidType()
 REGISTER: Mapping[str, Ir] = {
     "f64": ll.DoubleType(),
     "f32": ll.FloatType(),
+    "f16": ll.IntType(16),
+    "bf16": ll.IntType(16),
     "i64": I64,
     "index": I64,
     "i32": I32,

@@ -22,9 +22,11 @@ PRELUDE = '''\
 import numpy as np
 
 
-def parts(extent, step):
-    """The slices of a loop over an axis; the last one may be shorter."""
-    return [slice(start, min(start + step, extent)) for start in range(0, extent, step)]
+def parts(extent, step, first=0, end=None):
+    """The slices of a loop over an axis that hold a coordinate from first to before end; the last one may be shorter."""
+    first, end = max(int(first), 0), extent if end is None else min(int(end), extent)
+    starts = range(first // step * step, end, step) if first < end else ()
+    return [slice(start, min(start + step, extent)) for start in starts]
 
 
 '''
@@ -132,7 +134,10 @@ class Emitter:
         for value, init, result in zip(carried, op.inits, op.results, strict=True):
             self.put(depth, f"{self.name(value)} = {self.names[init]}{transposed(init.names, value.names)}", value)
             self.names[result] = self.names[value]
-        self.put(depth, f"for {self.name(range, op.axis)} in parts({self.length(op.axis, op.extent)}, {op.step}):")
+        limits = "".join(
+            f", {word}={self.names[value]}" for word, value in (("first", op.first), ("end", op.end)) if value is not None
+        )
+        self.put(depth, f"for {self.name(range, op.axis)} in parts({self.length(op.axis, op.extent)}, {op.step}{limits}):")
         self.block(op.body, depth + 1)
         each = zip(op.body.yields, carried, strict=True)
         new = ", ".join(f"{self.names[value]}{transposed(value.names, to.names)}" for value, to in each)

@@ -69,7 +69,7 @@ def fuse_block(block: Block, nested: bool = False) -> Block:
 
 def is_reduction(loop: For) -> bool:
     """Whether each carried value is combined with a partial result that reads no carried value, from the identity on."""
-    if loop.merge is not None:
+    if loop.merge is not None or loop.limits:
         return False
     carried = set(loop.body.args[1:])
     for arg, combined, init in zip(loop.body.args[1:], loop.body.yields, loop.inits, strict=True):

@@ -16,21 +16,24 @@ from attngen.ir.loop import For, If, trips
 from attngen.ir.nd import Contract, Reduce
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import clone, free, place, postorder, rewrite, substitute, unplaced
+from attngen.ir.span import Solver, Span
 from attngen.ir.tile_bounds import TileBounds, Unbounded
 from attngen.ir.types import I1
 
 
 @register_pass("specialize-mask")
 def specialize_mask(func: Func) -> Func:
-    """Decide per trip of a loop, from the bounds of its masks over the tile, which of three bodies to run: none, the body
-    without masks, or the whole.
+    """Limit a loop to where its masks can be true, from their bounds over a tile, and decide per trip whether they are true
+    everywhere: then they are not applied.
 
-    before: loop.for %j … { %keep = %index_j <= %index_i;  %x = nd.select %keep, %s, -inf;  … }
-    after:  loop.for %j … {
-              %possible = first of %j <= last of %i;  %certain = last of %j <= first of %i
-              loop.if %possible { loop.if %certain { … %s … } { … nd.select %keep, %s, -inf … } } { yield what is carried } }
+    before: loop.for %j: j = 0 to 512 step 64 … { %keep = %index_j <= %index_i;  %x = nd.select %keep, %s, -inf;  … }
+    after:  %end = last of %i + 1
+            loop.for %j: j = 0 to 512 step 64 until %end … {
+              %certain = last of %j <= first of %i
+              loop.if %certain { … %s … } { … nd.select %keep, %s, -inf … } }
 
-    A trip is left out only if it is proven that with the mask false the carried values do not change.
+    Where the limits do not tell all (alternatives, remainders, tables that are read along the loop), a test `%possible` goes
+    around the body. A trip is left out only if it is proven that with the mask false the carried values do not change.
     """
 
     def rule(op: Op) -> tuple[Value, ...] | None:
@@ -41,9 +44,47 @@ def specialize_mask(func: Func) -> Func:
 
 
 def specialized(loop: For) -> tuple[Value, ...] | None:
+    known = conditions(loop) if trips(loop.extent, loop.step) > 1 else None
+    if known is None:
+        return None
+    with at(loop.loc):
+        inputs = loop.body.args
+        whole = region(inputs, loop.body.yields)
+        full = region(inputs, without(loop.body.yields, known.masks))
+        body = If(condition=known.certain, inputs=inputs, then=full, otherwise=whole).results
+        first, end = known.span.first, known.span.end
+        how = "by the loop's limits"
+        if known.possible is None:
+            remark(f"no trip over {loop.axis} is left out: with the mask false the carried values may change", loop.loc)
+        else:
+            if not known.span.exact:
+                how = "by a test" if first is end is None else "by the loop's limits and a test"
+                inner, same = region(inputs, body), region(inputs, inputs[1:])
+                body = If(condition=known.possible, inputs=inputs, then=inner, otherwise=same).results
+            remark(
+                f"parts along {loop.axis} where the mask is false are left out {how}, and where it is true it is not applied",
+                loop.loc,
+            )
+    return dataclasses.replace(loop, body=unplaced(inputs, body), first=first, end=end).results
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditions:
+    """What is known of a loop's masks on the part of a trip, as scalars. certain: they are true everywhere; possible: one is
+    true somewhere, None if a trip counts even with all of them false; span: where along the loop that is."""
+
+    masks: Collection[Value]
+    certain: Value
+    possible: Value | None
+    span: Span
+
+
+def conditions(loop: For) -> Conditions | None:
+    """Nothing if no bounds of a mask are known, or the loop is specialized already."""
     range, *carried = loop.body.args
     masks = [v for v in masks_of(loop.body.yields) if range in free((v,))[v]]
-    if not masks or any(isinstance(op, If) for op in loop.body.ops) or trips(loop.extent, loop.step) <= 1:
+    done = loop.limits or any(isinstance(op, If) for op in loop.body.ops)
+    if not masks or done:
         return None
     tiles = TileBounds()
     bounds: dict[Value, tuple[Value, Value]] = {}
@@ -57,20 +98,9 @@ def specialized(loop: For) -> tuple[Value, ...] | None:
             return None
         certain = all_of(ew.And, [b[0] for b in bounds.values()])
         possible = all_of(ew.Or, [b[1] for b in bounds.values()])
-        inputs = (range, *carried)
-        whole = region(inputs, loop.body.yields)
-        full = region(inputs, without(loop.body.yields, bounds))
-        body = If(condition=certain, inputs=inputs, then=full, otherwise=whole).results
-        if unchanged(carried, loop.body.yields, bounds):
-            inner = region(inputs, body)
-            body = If(condition=possible, inputs=inputs, then=inner, otherwise=region(inputs, tuple(carried))).results
-            remark(
-                f"parts along {loop.axis} where the mask is false are left out, and where it is true it is not applied",
-                loop.loc,
-            )
-        else:
-            remark(f"no trip over {loop.axis} is left out: with the mask false the carried values may change", loop.loc)
-    return dataclasses.replace(loop, body=unplaced(loop.body.args, body)).results
+        if not unchanged(carried, loop.body.yields, bounds):
+            return Conditions(bounds, certain, None, Span())
+        return Conditions(bounds, certain, possible, Solver(loop).span(possible))
 
 
 def all_of(cls: type[ew.Binary], values: list[Value]) -> Value:

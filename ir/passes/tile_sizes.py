@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from attngen.ir.core import Op, Value, constant_value
-from attngen.ir.elementwise import Elementwise
+from attngen.ir.elementwise import Cast, Elementwise
 from attngen.ir.func import Func
 from attngen.ir.nd import Contract, Reduce, looked_up
 from attngen.ir.rewrite import postorder
@@ -87,13 +87,14 @@ def cut_axes(func: Func, extents: dict[str, int]) -> set[str]:
 
 
 def nonlinear(x: Value) -> bool:
-    """Whether elementwise steps other than sums and products with fewer axes lie between x and the reductions it is made of."""
+    """Whether elementwise steps other than casts, sums, and products with fewer axes lie between x and the reductions it is
+    made of."""
 
     def other(op: Op) -> bool:
         return not isinstance(op, Elementwise)
 
     def bends(op: Op) -> bool:
-        if op.facts.combination:
+        if op.facts.combination or isinstance(op, Cast):
             return False
         if len(op.facts.multilinear) == 2:
             return all(constant_value(v) is None and set(v.names) == set(op.results[0].names) for v in op.operands)

@@ -545,12 +545,6 @@ def test_chains_print_and_parse() -> None:
     assert parse(str(low)) == low
 
 
-@pytest.mark.parametrize("element", [ElementType.F16, ElementType.BF16])
-def test_half_precision_is_refused(element: ElementType) -> None:
-    with pytest.raises(Unsupported, match=rf"a0 has element type {element}[\s\S]*f32"):
-        compiled(lower(elementwise(b.neg, element)))
-
-
 def test_other_targets_and_ops_are_refused() -> None:
     axes = {"b": 1, "h": 1, "i": 4, "j": 4, "d": 4, "e": 4}
     with pytest.raises(Unsupported, match="there is no target cpu:x"):

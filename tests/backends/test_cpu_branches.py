@@ -57,9 +57,9 @@ def test_masks(name: str, shape: tuple[int, int, int, int], steps: str) -> None:
     np.testing.assert_allclose(got, reference(MASKS[name], *arrays), rtol=1e-4, atol=2e-6)
 
 
-def test_empty_parts_are_branches_of_the_source() -> None:
+def test_empty_parts_are_outside_of_the_loop_and_full_ones_a_branch_of_the_source() -> None:
     text = build(MASKS["causal"], (128, 128, 16, 16), "i=64 j=32").stages["python"]
-    assert text.count("if (j + ") == 1 and text.count("if ((j + 31) + ") == 1
+    assert text.count("j_end = min((i + 63) + 1, 128)\n        for j in range(0, j_end, 32):\n            if ((j + 31) + ") == 1
     assert text.count("else:") == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +13,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import attngen as ag
-from attngen.ir.core import Op
+from attngen.ir.build import sub
+from attngen.ir.core import Op, Value, walk
+from attngen.ir.diagnostics import IRError
 from attngen.ir.elementwise import Select
 from attngen.ir.func import Func
 from attngen.ir.interpreter import Interpreter
-from attngen.ir.loop import If
+from attngen.ir.loop import For, If
 from attngen.ir.nd import Contract
 from attngen.ir.passes import PIPELINE
-from attngen.ir.pipeline import Result, run_pipeline
+from attngen.ir.pipeline import Result, register_pass, run_pipeline
+from attngen.ir.rewrite import rewrite
 from attngen.ir.types import F32, I32, TensorType
 
 I, J, STEP_I, STEP_J = 37, 53, 8, 16
@@ -37,6 +41,7 @@ MASKS: dict[str, Mask] = {
     "everything": lambda i, j: j < i + 100,
     "far": lambda i, j: ~((j <= i + 5) & (j >= i - 5)),
     "linear": lambda i, j: 2 * i - 3 * j + 10 >= 0,
+    "two pieces": lambda i, j: (j >= 17) & ((j <= i) | (j >= 45)),
 }
 
 
@@ -50,11 +55,11 @@ def program(mask: Mask) -> Any:
     return masked
 
 
-def derive(mask: Mask) -> Result:
+def derive(mask: Mask, pipeline: str = DERIVE) -> Result:
     shapes = {"q": "i d", "k": "j d", "v": "j e", "doc": "i", "key_doc": "j"}
     extents = {"i": I, "j": J, "d": 4, "e": 3}
     types = {n: TensorType(tuple((a, extents[a]) for a in s.split()), I32 if "doc" in n else F32) for n, s in shapes.items()}
-    return run_pipeline(program(mask).trace(types), DERIVE, verify_each="run")
+    return run_pipeline(program(mask).trace(types), pipeline, verify_each="run")
 
 
 def arrays(seed: int = 0) -> dict[str, np.ndarray]:
@@ -113,6 +118,38 @@ def test_work_follows_the_mask(name: str) -> None:
     assert trips == full + mixed, "an empty part was visited, or another was not"
     assert masks == mixed, "a full part was masked"
     assert empty or name not in ("causal", "window", "nothing", "block causal")
+
+
+def test_limits_of_the_loop_say_what_they_can() -> None:
+    """(limited on the left, on the right, with a test inside) per mask."""
+    found: dict[str, tuple[bool, bool, bool]] = {}
+    for name, mask in MASKS.items():
+        func = derive(mask).func
+        (loop,) = [op for op in func.walk() if isinstance(op, For) and op.axis == "j"]
+        found[name] = loop.first is not None, loop.end is not None, sum(isinstance(op, If) for op in walk(loop.body)) == 2
+    window, until, test = (True, True, False), (False, True, False), (False, False, True)
+    assert found == dict.fromkeys(MASKS, until) | {
+        "window": window,
+        "dilated": test,
+        "far": test,
+        "two pieces": (True, False, True),
+    }
+
+
+def test_a_loop_with_wrong_limits_is_caught() -> None:
+    """Executing a small instance after every pass sees one trip too few."""
+
+    @register_pass("end-too-early")
+    def end_too_early(func: Func) -> Func:
+        def rule(op: Op) -> tuple[Value, ...] | None:
+            if not isinstance(op, For) or op.end is None:
+                return None
+            return dataclasses.replace(op, end=sub(op.end, op.step)).results
+
+        return rewrite(func, rule)
+
+    with pytest.raises(IRError, match=r"end-too-early.*changed the meaning"):
+        derive(MASKS["causal"], DERIVE + ",end-too-early")
 
 
 def test_documents_are_told_from_the_run_time_arrays() -> None:

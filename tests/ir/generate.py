@@ -229,6 +229,7 @@ def sequential(g: Generator) -> None:
     name = g.random.choice(g.some([n for n in g.extents if n not in g.looped], 1))
     extent, step = g.extents[name], g.random.choice(STEPS)
     inits = tuple(g.value() for _ in range(g.random.choice((1, 1, 2, 3))))
+    limits = [g.add(nd.Constant(value=g.random.randint(-2, 9), element=INDEX)).result for _ in range(2)]
     carried = tuple(argument(v.type, g.random.choice(HINTS)) for v in inits)
     trip = argument(RangeType(name, tile_extent(extent, step)), g.random.choice(("", name)))
     body = g.block((trip, *carried), g.random.randint(1, 8), lambda: tuple(map(g.like, carried)), name)
@@ -236,7 +237,8 @@ def sequential(g: Generator) -> None:
     if g.random.random() < 0.5:
         pairs = tuple(argument(v.type, g.random.choice(HINTS)) for v in inits * 2)
         merge = g.block(pairs, 2, lambda: tuple(map(g.like, pairs[: len(inits)])))
-    g.add(loop.For(inits=inits, axis=name, extent=extent, step=step, body=body, merge=merge))
+    first, end = (g.random.choice((None, limit)) for limit in limits)
+    g.add(loop.For(inits=inits, axis=name, extent=extent, step=step, body=body, merge=merge, first=first, end=end))
 
 
 def parallel(g: Generator) -> None:

@@ -193,7 +193,7 @@ func @f(%x: tensor<i=4, f32> "i") -> (tensor<i=4, f32> "i") {
     }, {
     ^bb0(%c: !nd.tensor<"i=4, f32">, %d: !nd.tensor<"f32">, %e: !nd.tensor<"i=4, f32">, %g: !nd.tensor<"f32">):
       "loop.yield"(%c, %g) : (!nd.tensor<"i=4, f32">, !nd.tensor<"f32">) -> ()
-    }) {axis = "i", extent = 4 : i64, step = 3 : i64, operandSegmentSizes = array<i32: 2>} : \
+    }) {axis = "i", extent = 4 : i64, step = 3 : i64, operandSegmentSizes = array<i32: 2, 0, 0>} : \
 (!nd.tensor<"i=4, f32">, !nd.tensor<"f32">) -> (!nd.tensor<"i=4, f32">, !nd.tensor<"f32">)
     %o = "loop.parallel"() ({
     ^bb0(%r: !loop.range<"i=4">, %dst: !nd.tensor<"i=4, f32">):

@@ -1,0 +1,1 @@
+"""PTX in NumPy: a parser."""
