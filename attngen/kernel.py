@@ -17,7 +17,7 @@ from attngen.ir.func import Func
 from attngen.ir.interpreter import run
 from attngen.ir.types import Layout, TensorType
 from attngen.names import suggest
-from attngen.report import Report, make_report
+from attngen.report import Report, make_report, masks_of
 from attngen.thread_count import get_num_threads, read_count
 
 
@@ -106,7 +106,7 @@ class Kernel:
         self.remarks = tuple(remarks)
         self.stages: Mapping[str, str] = Stages(stages, built)
         self.func = built.func if built else traced.func
-        self._traced, self._built = traced, built
+        self._traced, self._built, self._funcs = traced, built, stages
         self._inputs = tuple(ArrayType(name, layout, type) for name, (layout, type) in traced.inputs.items())
         self._capture(traced.captured)
         func = traced.func
@@ -194,9 +194,16 @@ class Kernel:
                 taken = (*taken, (want.name, x))
         return arrays
 
-    def report(self) -> Report:
-        """Operations, bytes, loops, tile sizes and the reason for each, and an estimate of the time."""
+    def report(self, **arrays: Any) -> Report:
+        """Operations, bytes, loops, tile sizes and the reason for each, what masks leave out, and an estimate of the time.
+
+        arrays: inputs by name; those that masks depend on are needed to count what is left out.
+        """
         built = self._built
+        known = dict(zip(list(self._places)[len(self._inputs) :], self._captured, strict=True)) | arrays
+        for name in arrays:
+            if name not in self._traced.inputs:
+                raise Error(f"@{self.func.name} has no input {name!r}; {suggest(name, self._traced.inputs, 'its inputs are')}")
         executable = built.executable if built else None
         return make_report(
             self._traced.func,
@@ -206,6 +213,7 @@ class Kernel:
             temporary_bytes=executable.temporary_bytes if executable else 0,
             bytes_moved=sum(t.bytes for t in (*self._inputs, *self._outputs)),
             remarks=self.remarks,
+            masks=tuple(masks_of(self._traced.func, self._funcs, built.sources, known)) if built else (),
         )
 
 

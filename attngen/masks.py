@@ -2,20 +2,31 @@
 
     mask_mod=masks.and_masks(masks.causal(), masks.document(ids))
 
-None of them allocates anything of size q_len · kv_len.
+None of them allocates anything of size q_len · kv_len, nor does `tile_map`, which says how much work a mask leaves:
+
+    print(masks.tile_map(masks.causal(), 4096, 4096))
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from attngen.ir.diagnostics import Error
-from attngen.mods import Mod, and_masks, not_mask, or_masks
+from attngen import functions
+from attngen.ir.diagnostics import Error, collect_remarks
+from attngen.ir.passes.tile import tile
+from attngen.ir.passes.tile_sizes import MASKED_REDUCED, MASKED_ROWS
+from attngen.ir.types import F32, TensorType
+from attngen.mods import Mod, and_masks, check_mod, coordinate, masked, not_mask, or_masks
 from attngen.names import kind_of
+from attngen.programs import program
 from attngen.sdpa_options import is_whole
 from attngen.specs import show_shape
+from attngen.tensor import Tensor
+from attngen.tile_map import TileMap, tile_maps
+from attngen.tracing import current
 
 __all__ = [
     "and_masks",
@@ -27,6 +38,7 @@ __all__ = [
     "or_masks",
     "padding",
     "prefix_lm",
+    "tile_map",
     "window",
 ]
 
@@ -111,6 +123,51 @@ def padding(lengths: Any) -> Mod:
         return kv_idx < counts[b]
 
     return mask_mod
+
+
+def tile_map(
+    mask_mod: Mod,
+    q_len: int,
+    kv_len: int,
+    *,
+    batch: int = 1,
+    heads: int = 1,
+    rows: int = MASKED_ROWS,
+    keys: int = MASKED_REDUCED,
+) -> TileMap:
+    """Which tiles of rows × keys are empty, full or mixed, by what a kernel knows of the mask: empty ones are not computed, in
+    full ones nothing is masked. rows, keys: the lengths of a tile; those that kernels of masked attention have by default.
+
+    Raises Error if nothing is known of the mask over a tile: it compares floats, or looks coordinates up in a table.
+    """
+    check_mod("mask_mod", mask_mod)
+    sizes = {"b": (batch, 1), "h": (heads, 1), "i": (q_len, rows), "j": (kv_len, keys)}
+    names = {"b": "batch", "h": "heads", "i": "q_len", "j": "kv_len"}
+    for axis, (extent, _) in sizes.items():
+        _positive(extent, f"tile_map: {names[axis]}")
+
+    @program(q="b h i", k="b h j", out="b h i")
+    def highest(q: Tensor, k: Tensor) -> Tensor:
+        trace = current()
+        keep = masked(mask_mod, [coordinate(trace, (axis,)) for axis in "bhij"])
+        always = isinstance(keep, bool)
+        condition = functions.index("j") >= (0 if keep else kv_len) if always else Tensor(keep, trace)
+        return functions.reduce_max(functions.where(condition, q + k, -math.inf), over="j")
+
+    types = {x: TensorType(tuple((axis, sizes[axis][0]) for axis in axes), F32) for x, axes in (("q", "bhi"), ("k", "bhj"))}
+    traced = highest.bind(types)
+    steps = {axis: _positive(step, "tile_map: rows and keys") for axis, (_, step) in sizes.items()}
+    arrays = {
+        param.name: traced.captured[x].array
+        for param, x in zip(traced.func.params, traced.sources, strict=True)
+        if x in traced.captured
+    }
+    with collect_remarks() as remarks:
+        found = [tiles for _, tiles in tile_maps(tile(traced.func, **steps), arrays)]
+    if len(found) != 1 or not isinstance(found[0], TileMap):
+        reason = "; ".join(str(r.message) for r in remarks) or "it does not depend on kv_idx"
+        raise Error(f"tile_map: tiles of this mask cannot be told apart: {reason}")
+    return found[0]
 
 
 def _integers(x: Any, what: str, *ranks: int) -> Any:

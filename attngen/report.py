@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attngen.ir.core import Block
 from attngen.ir.diagnostics import Remark
 from attngen.ir.func import Func
 from attngen.ir.loop import For, Parallel
 from attngen.ir.types import ElementType, Extent, TensorType
+from attngen.tile_map import TileMap, tile_maps
 
 WIDTH = 100
 
@@ -56,9 +58,28 @@ class Roofline:
 
 
 @dataclass(frozen=True)
+class Masked:
+    """A loop that follows a mask. tiles: which parts of it are empty, full or mixed, at the largest extents; None where that
+    is known only from the arrays `needs` (or, without any, from what the program computes). flops_left_out: of the empty
+    ones."""
+
+    axis: str
+    tiles: TileMap | None
+    needs: tuple[str, ...] = ()
+    flops_left_out: int = 0
+
+    def __str__(self) -> str:
+        if self.tiles is not None:
+            return f"{self.tiles}: {self.flops_left_out:,} flops"
+        given = ", ".join(f"{name}=…" for name in self.needs)
+        how = f"known when it is called; report({given}) counts them" if given else "known only while it runs"
+        return f"which parts of {self.axis} are left out is {how}"
+
+
+@dataclass(frozen=True)
 class Report:
     """flops: of the program as written, at the largest extents. bytes_moved: inputs and outputs once. scratch_bytes: working
-    memory of a thread. temporary_bytes: whole tensors between nests of loops."""
+    memory of a thread. temporary_bytes: whole tensors between nests of loops. masks: what is left out of them."""
 
     name: str
     target: str
@@ -68,6 +89,7 @@ class Report:
     temporary_bytes: int
     loops: tuple[Loop, ...]
     tiles: tuple[Tile, ...]
+    masks: tuple[Masked, ...]
     roofline: Roofline
 
     def __str__(self) -> str:
@@ -80,6 +102,7 @@ class Report:
             f"temporary  {self.temporary_bytes:,} bytes between loop nests",
             *(f"{'loops' if k == 0 else '':<11}{loop}" for k, loop in enumerate(self.loops)),
             *(f"{'tiles' if k == 0 else '':<11}{t.axis}={t.step}: {t.reason}" for k, t in enumerate(self.tiles)),
+            *(f"{'mask' if k == 0 else '':<11}{m}" for k, m in enumerate(self.masks)),
             f"roofline   {r.seconds * 1e6:,.1f} us, limited by {r.limit}; {r.intensity:.1f} operations per byte",
             f"           assuming {r.assumptions}",
         ]
@@ -97,6 +120,7 @@ def make_report(
     temporary_bytes: int,
     bytes_moved: int,
     remarks: Sequence[Remark],
+    masks: Sequence[Masked] = (),
 ) -> Report:
     flops = sum(op.flops for op in traced.body.ops)
     return Report(
@@ -108,6 +132,7 @@ def make_report(
         temporary_bytes=temporary_bytes,
         loops=tuple(loops_of(final.body, 0)),
         tiles=tuple(tiles_of(remarks)),
+        masks=tuple(masks),
         roofline=roofline(flops, bytes_moved, widest_float(traced)),
     )
 
@@ -127,6 +152,30 @@ def loops_of(block: Block, depth: int) -> Iterator[Loop]:
                 pass
         for region in op.regions[:1]:
             yield from loops_of(region, inner)
+
+
+def masks_of(traced: Func, stages: Mapping[str, Func], sources: Sequence[str], arrays: Mapping[str, Any]) -> Iterator[Masked]:
+    """The masked loops, each kind once, from the function that `specialize-mask` was given. sources: which array each of its
+    parameters reads, arrays: those that are at hand."""
+    names = list(stages)
+    if "specialize-mask" not in names[1:]:
+        return
+    seen: list[Masked] = []
+    func = stages[names[names.index("specialize-mask") - 1]]
+    read = {p.name: arrays[source] for p, source in zip(func.params, sources, strict=True) if source in arrays}
+    for axis, found in tile_maps(func, read):
+        if isinstance(found, TileMap):
+            left_out, axes = 0, {a.name for a in found.axes}
+            for op in traced.body.ops:
+                if axes <= {n for v in op.operands for n in v.names}:
+                    left_out += op.flops * found.pairs_left_out // found.pairs
+            new = Masked(axis, found, (), left_out)
+        else:
+            named = {p.name: source for p, source in zip(func.params, sources, strict=True)}
+            new = Masked(axis, None, tuple(dict.fromkeys(named[name] for name in found.names)))
+        if new not in seen:
+            seen.append(new)
+            yield new
 
 
 def tiles_of(remarks: Sequence[Remark]) -> Iterator[Tile]:

@@ -110,9 +110,9 @@ class TileMap:
         pieces: list[Indices] = []
         for kind, first, end in self._search.squares():
             heights = end[:-1] - first[:-1]
-            rows = heights.prod(0)
-            which: Indices = np.repeat(np.arange(first.shape[1]), rows)
-            inside: Indices = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
+            rows: Indices = heights.prod(0)
+            which = np.repeat(np.arange(first.shape[1], dtype=np.int64), rows)
+            inside = np.arange(len(which), dtype=np.int64) - np.repeat(np.cumsum(rows) - rows, rows)
             at: list[Indices] = []
             for d in reversed(range(len(heights))):
                 at.insert(0, first[d][which] + inside % heights[d][which])
@@ -213,7 +213,7 @@ class Search:
             table = self.tables[load.source]
             for d, name in reversed([*enumerate(load.source.names)]):
                 size = self.axes[self.ranges.index(ranges[name])].step << level if name in ranges else table.shape[d]
-                starts: Indices = np.arange(0, table.shape[d], size)
+                starts = np.arange(0, table.shape[d], size, dtype=np.int64)
                 table = REDUCTIONS[op.kind][0].reduceat(table, starts, axis=d)
             self.reduced[op, level] = table
         return self.reduced[op, level][tuple(place[ranges[n]] if n in ranges else 0 for n in load.source.names)]
@@ -222,10 +222,10 @@ class Search:
 ENV = Env({}, lambda block, args: args)
 
 
-def tile_maps(func: Func, arrays: Mapping[str, Any], extents: Mapping[str, int] | None = None) -> Iterator[TileMap | NotKnown]:
-    """The map of each masked loop of a function as it is before `specialize-mask`; NotKnown where an array is missing that its
-    mask depends on. arrays: by parameter. extents: of axes with a runtime extent, otherwise at their bound."""
-    lengths = dict(extents or {})
+def tile_maps(func: Func, arrays: Mapping[str, Any]) -> Iterator[tuple[str, TileMap | NotKnown]]:
+    """The axis and the map of each masked loop of a function as it is before `specialize-mask`; NotKnown where an array is
+    missing that its mask depends on. arrays: by parameter. Runtime extents are those of the arrays, otherwise their bounds."""
+    lengths: dict[str, int] = {}
     tables: dict[Value, np.ndarray] = {}
     names = {v: param.name for v, param in zip(func.args, func.params, strict=True)}
     for param, v in zip(func.params, func.args, strict=True):
@@ -236,7 +236,7 @@ def tile_maps(func: Func, arrays: Mapping[str, Any], extents: Mapping[str, int] 
         name = r.range.axis
         return Axis(name, extent if isinstance(extent, int) else lengths.get(name, bound(extent)), step)
 
-    def inside(block: Block, around: dict[Value, Axis]) -> Iterator[TileMap | NotKnown]:
+    def inside(block: Block, around: dict[Value, Axis]) -> Iterator[tuple[str, TileMap | NotKnown]]:
         for op in block.ops:
             if isinstance(op, Parallel):
                 each = zip(op.body.args, op.axes, op.extents, op.steps, strict=False)
@@ -248,7 +248,8 @@ def tile_maps(func: Func, arrays: Mapping[str, Any], extents: Mapping[str, int] 
                     search = Search(known, ranges, tables)
                     missing = [names.get(v, "") for v in search.reads.difference(ranges, tables)]
                     computed = any(x.regions for x in search.order)
-                    yield NotKnown(tuple(sorted(filter(None, missing)))) if missing or computed else count(search, ranges)
+                    unknown = NotKnown(tuple(sorted(filter(None, missing))))
+                    yield op.axis, unknown if missing or computed else count(search, ranges)
                 yield from inside(op.body, ranges)
 
     yield from inside(func.body, {})

@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Protocol
 
 from attngen.ir.diagnostics import Error, IRError
@@ -80,7 +81,12 @@ class Backend(Protocol):
 
 def backend_names() -> list[str]:
     """Every backend, built in or installed."""
-    found = {m.name for m in pkgutil.iter_modules(__path__) if m.ispkg}
+    # A folder without build.py holds tools, and is no backend.
+    found = {
+        m.name
+        for m in pkgutil.iter_modules(__path__)
+        if m.ispkg and any(Path(p, m.name, "build.py").exists() for p in __path__)
+    }
     return sorted(found | {e.name for e in entry_points(group="attngen.backends")})
 
 

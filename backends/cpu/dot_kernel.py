@@ -67,7 +67,11 @@ class Dots(Chained):
                             width,
                         )
 
-                c.cut(length, [width], (), lambda x, size, _: (keys(x, size), [])[1])
+                def whole(x: Ir, size: int, _: list[Ir]) -> list[Ir]:
+                    keys(x, size)
+                    return []
+
+                c.cut(length, [width], (), whole)
                 with c.tail(length, width) as start:
                     if start is not None:
                         keys(start, c.b.sub(c.size(length), start), c.mask)

@@ -50,10 +50,20 @@ class Target:
         most = self.vector_registers // 4
         return [most, *(n for n in (4, 2, 1) if n < most)]
 
+    def has(self, feature: str) -> bool:
+        """Whether its instruction set has a feature, by LLVM's name for it."""
+        return feature in self.needs if self.triple else bool(host_features().get(feature))
+
+    @property
+    def fused(self) -> bool:
+        """Whether it multiplies and adds with one rounding. Without that an `llvm.fma` would be a call into libm."""
+        return self.has("fma") or self.has("neon")
+
     def why_not_here(self) -> str:
         """Why this machine cannot run such code; empty if it can."""
-        if self.triple and architecture(self.triple) != architecture(llvm.get_process_triple()):
-            return f"this machine is {architecture(llvm.get_process_triple())}, the code is for {architecture(self.triple)}"
+        here = platform(llvm.get_process_triple())
+        if self.triple and platform(self.triple) != here:
+            return f"this machine is {here}, the code is for {platform(self.triple)}"
         missing = [name for name in self.needs if not host_features().get(name)]
         return f"this machine's processor lacks {', '.join(missing)}" if missing else ""
 
@@ -71,8 +81,10 @@ class Target:
         )
 
 
-def architecture(triple: str) -> str:
-    return triple.partition("-")[0]
+def platform(triple: str) -> str:
+    """Architecture and operating system, which decide how functions are called and what object files look like."""
+    system = next((name for name in ("linux", "darwin", "windows") if name in triple), "an unknown system")
+    return f"{triple.partition('-')[0]} {system}"
 
 
 @cache

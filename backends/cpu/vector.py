@@ -254,7 +254,10 @@ class Code:
         return ll.Constant(kind, number)
 
     def intrinsic(self, name: str, *args: Ir, result: Ir = None) -> Ir:
-        """Call `llvm.<name>`, overloaded on the type of its first operand."""
+        """Call `llvm.<name>`, overloaded on the type of its first operand. `fma` rounds twice where the target has no such
+        instruction."""
+        if name == "fma" and not self.target.fused:
+            return self.b.fadd(self.b.fmul(args[0], args[1]), args[2])
         return self.named(f"llvm.{name}.{mangled(args[0].type)}", result or args[0].type, args)
 
     def fills_register(self, kind: Ir) -> bool:

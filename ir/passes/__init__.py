@@ -8,6 +8,7 @@ from attngen.ir.passes.fold_scale import fold_scale
 from attngen.ir.passes.fuse_cascaded_reductions import fuse_cascaded_reductions
 from attngen.ir.passes.hoist_invariant_factors import hoist_invariant_factors
 from attngen.ir.passes.specialize_mask import specialize_mask
+from attngen.ir.passes.split_reduction import split_reduction
 from attngen.ir.passes.tile import tile
 from attngen.ir.pipeline import ALIASES
 
@@ -27,5 +28,6 @@ __all__ = [
     "fuse_cascaded_reductions",
     "hoist_invariant_factors",
     "specialize_mask",
+    "split_reduction",
     "tile",
 ]

@@ -22,6 +22,7 @@ from attngen.backends.cuda.ptx.types import UNSIGNED, Array
 
 if TYPE_CHECKING:
     from attngen.backends.cuda.ptx.barriers import Barriers
+    from attngen.backends.cuda.ptx.copies import Copies
     from attngen.backends.cuda.ptx.mbarriers import Mbarriers
 
 PATIENCE = 4096
@@ -56,6 +57,7 @@ class Machine:
         self.active, self.where, self.lanes = self.done, np.True_, self.everyone
         self.executed = 0
         self.barriers: Barriers
+        self.copies: Copies
         self.mbarriers: Mbarriers
         self.after_exit: list[Callable[[], None]] = []
         self.shadow: Shadow | None = memories.spaces["shared"].shadow
