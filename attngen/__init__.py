@@ -6,7 +6,11 @@ Everything is loaded when it is first used: `import attngen` imports none of num
 from __future__ import annotations
 
 from importlib import import_module
+from time import time as _time
 from typing import TYPE_CHECKING
+
+LOADED_AT = _time()
+"""When this process began to load attngen: source files changed later are not those in memory."""
 
 if TYPE_CHECKING:
     from attngen import backends, ir, masks

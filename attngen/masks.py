@@ -162,8 +162,9 @@ def tile_map(
         for param, x in zip(traced.func.params, traced.sources, strict=True)
         if x in traced.captured
     }
+    func = tile(traced.func, **steps)
     with collect_remarks() as remarks:
-        found = [tiles for _, tiles in tile_maps(tile(traced.func, **steps), arrays)]
+        found = [tiles for _, tiles in tile_maps(func, arrays)]
     if len(found) != 1 or not isinstance(found[0], TileMap):
         reason = "; ".join(str(r.message) for r in remarks) or "it does not depend on kv_idx"
         raise Error(f"tile_map: tiles of this mask cannot be told apart: {reason}")

@@ -133,7 +133,7 @@ def make_report(
         loops=tuple(loops_of(final.body, 0)),
         tiles=tuple(tiles_of(remarks)),
         masks=tuple(masks),
-        roofline=roofline(flops, bytes_moved, widest_float(traced)),
+        roofline=roofline(flops - max((m.flops_left_out for m in masks), default=0), bytes_moved, widest_float(traced)),
     )
 
 

@@ -13,11 +13,12 @@ from attngen.lowering import build_kernel
 from attngen.mods import Mod, check_mod
 from attngen.programs import Program
 from attngen.sdpa_inputs import Extra, read_extras
-from attngen.sdpa_options import Options, check_flags, check_names, check_scale, read_options, refuse_options
+from attngen.sdpa_options import Options, check_dropout, check_flags, check_names, check_scale, read_options, with_splits
 from attngen.sdpa_packed import packed_rows
 from attngen.sdpa_program import sdpa_program
 from attngen.sdpa_runtime import FAMILIES, Family, Form, family_key, with_offset
 from attngen.sdpa_shapes import Shape, check_inputs
+from attngen.sdpa_splits import split_pipeline
 from attngen.semantics import refuse_mean
 from attngen.specs import Spec, array_dtype_name, input_types, read_dtype
 from attngen.table import KERNELS
@@ -90,11 +91,12 @@ def scaled_dot_product_attention(
     is 0, its log-sum-exp -inf. semantics: "torch", "onnx", "flash_attn" or "jax" for their conventions.
 
     return_lse: also the log-sum-exp of the final scores, (…, heads, q_len), natural or to base 2 by lse_base. out: written in
-    place. num_threads: at most so many; None asks `get_num_threads`. More than one of num_splits is refused. Raises Error for
-    whatever does not fit.
+    place. num_threads: at most so many; None asks `get_num_threads`. num_splits: in how many parts the keys are read side by
+    side, then merged (flash-decoding); None: in several where there are fewer rows of queries than threads, unless
+    deterministic. Raises Error for whatever does not fit.
     """
     check_flags(enable_gqa=enable_gqa, deterministic=deterministic)
-    refuse_options(dropout_p=dropout_p, num_splits=num_splits)
+    check_dropout(dropout_p)
     read_count("num_threads", num_threads)
     check_names(target=target)
     options = read_options(
@@ -108,6 +110,7 @@ def scaled_dot_product_attention(
         lse_base=lse_base,
         semantics=semantics,
     )
+    options = with_splits(options, num_splits, deterministic)
     arrays = (("query", query), ("key", key), ("value", value))
     for name, x in arrays:
         check_array(name, x)
@@ -172,7 +175,12 @@ def find_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], mods
 
 def make_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], target: str, form: Form) -> Kernel:
     made, traced = trace(arrays, options, extras, {}, form)
-    return build_kernel(made, traced, target=target)
+    return build_kernel(
+        made,
+        traced,
+        target=target,
+        pipeline=split_pipeline(Shape.of(arrays[0][1], arrays[1][1], options.layout), options, form),
+    )
 
 
 def modified_kernel(
@@ -191,7 +199,10 @@ def modified_kernel(
     made = sdpa_program(Shape.of(query, key, options.layout), options, read_dtype(query.dtype, "query").accumulator, extras)
     # What is kept must not keep alive what the modifications have captured.
     bare = dataclasses.replace(traced, captured={})
-    kernel = KERNELS.get(("sdpa", traced.func, target), lambda: build_kernel(made, bare, target=target))
+    pipeline = split_pipeline(Shape.of(arrays[0][1], arrays[1][1], options.layout), options, form)
+    kernel = KERNELS.get(
+        ("sdpa", traced.func, target, pipeline), lambda: build_kernel(made, bare, target=target, pipeline=pipeline)
+    )
     return Call(kernel.with_captured(traced.captured), arrays, extras)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from math import isfinite
 from typing import Any
@@ -18,11 +17,6 @@ from attngen.ir.types import ElementType
 from attngen.names import kind_of
 from attngen.semantics import Semantics, preset
 from attngen.thread_count import read_count
-
-INSTEAD: Mapping[str, str] = {
-    "num_splits": "leave it away, or give 1: the keys are read in one part",
-}
-"""Arguments that have no kernel yet, and what works in their place."""
 
 ALIGNMENTS = {
     "top_left": "top_left",
@@ -44,7 +38,8 @@ class Options:
 
     alignment: None where nobody has chosen. offset: how many keys come before query 0, with top_left. precision: what softmax
     is computed in, if wider than scores are. tap: which matrix is returned besides: the scaled scores (0), those after the
-    soft cap (1), the final ones (2), the weights (3).
+    soft cap (1), the final ones (2), the weights (3). splits: in how many parts the keys are read side by side; 0: as many as
+    give each thread work.
     """
 
     scale: float | None
@@ -59,6 +54,7 @@ class Options:
     offset: int = 0
     precision: ElementType | None = None
     tap: int | None = None
+    splits: int = 0
 
     def __hash__(self) -> int:
         return self._hash
@@ -200,13 +196,18 @@ def read_window(window: Any, conventions: Semantics) -> Window:
     return left, right
 
 
-def refuse_options(*, dropout_p: Any, num_splits: Any) -> None:
-    """Raise Error for the first argument that asks for something not built yet."""
+def check_dropout(dropout_p: Any) -> None:
     if not is_number(dropout_p) or dropout_p != 0:
         raise Error(f"dropout_p: expected 0, got {dropout_p!r}; dropout is for training and is never applied or ignored here")
+
+
+def with_splits(options: Options, num_splits: Any, deterministic: bool) -> Options:
+    """The options with what is said of parts of the keys. How many there are changes the last bits of results, so a
+    deterministic call reads them in one part unless it says otherwise."""
     count = read_count("num_splits", num_splits)
-    if count is not None and count > 1:
-        raise refused("num_splits")
+    if count is None:
+        return replace(options, splits=1) if deterministic else options
+    return replace(options, splits=count)
 
 
 def check_flags(**flags: Any) -> None:
@@ -227,10 +228,6 @@ def is_whole(x: Any) -> bool:
 
 def is_number(x: Any) -> bool:
     return isinstance(x, NUMBER) and not isinstance(x, bool)
-
-
-def refused(name: str) -> Error:
-    return Error(f"{name} is not supported yet; {INSTEAD[name]}")
 
 
 def _user_level() -> int:

@@ -75,8 +75,9 @@ class Squares(NamedTuple):
 
 @dataclass(frozen=True)
 class TileMap:
-    """axes: those that the mask depends on, the one that is looped over last. repeats: how often all of it occurs, once for
-    each part of other axes. Numbers are of tiles, and of pairs of coordinates in empty tiles and in all."""
+    """axes: the innermost two, the one that is looped over last, and before them others that the mask depends on. repeats: how
+    often all of it occurs, once for each part of other axes. Numbers are of tiles, and of pairs of coordinates in empty tiles
+    and in all."""
 
     axes: tuple[Axis, ...]
     repeats: int
@@ -154,8 +155,7 @@ class Search:
         self.order = postorder(self.wanted.values(), regions=False)
         needs = free(tuple(self.wanted.values()))
         self.reads = frozenset[Value]().union(*(needs[v] for v in self.wanted.values()))
-        loop = list(ranges)[-1]
-        self.ranges = [r for r in ranges if r in self.reads or r is loop]
+        self.ranges = [r for r in ranges if r in self.reads or r in list(ranges)[-2:]]
         self.axes = tuple(ranges[r] for r in self.ranges)
         self.tables = tables
         self.reduced: dict[tuple[Op, int], Any] = {}

@@ -10,9 +10,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from attngen.ir.diagnostics import Error, IRError
 from attngen.ir.func import Func
@@ -79,22 +78,57 @@ class Backend(Protocol):
     def build(self, emitted: Emitted) -> Executable: ...
 
 
-def backend_names() -> list[str]:
-    """Every backend, built in or installed."""
-    # A folder without build.py holds tools, and is no backend.
-    found = {
+@dataclass(frozen=True)
+class Saved:
+    """What is left of an executable on disk: object code, and all else that calls need, as JSON can hold it."""
+
+    code: bytes
+    facts: Mapping[str, Any]
+
+
+@runtime_checkable
+class KeepsCode(Protocol):
+    """What a backend has besides, if its executables can be kept on disk. (One that lacks this builds them each time.)"""
+
+    def fingerprint(self, target: str) -> Mapping[str, str]:
+        """All that code depends on besides the function, the passes and the sources of attngen: what is known of the
+        processor, versions of the libraries that make the code."""
+        ...
+
+    def save(self, executable: Executable) -> Saved:
+        """What `restore` needs to make an executable that `build` made."""
+        ...
+
+    def restore(self, func: Func, target: str, saved: Saved, emit: Callable[[], Emitted]) -> Executable:
+        """The executable again. func: any function of the same signature; emit: the text, made when it is asked for.
+        Raises LookupError, TypeError or ValueError if the facts are not what `save` makes."""
+        ...
+
+
+def built_in() -> set[str]:
+    """The backends here. A folder without build.py holds tools, and is no backend."""
+    return {
         m.name
         for m in pkgutil.iter_modules(__path__)
         if m.ispkg and any(Path(p, m.name, "build.py").exists() for p in __path__)
     }
-    return sorted(found | {e.name for e in entry_points(group="attngen.backends")})
+
+
+def installed() -> Mapping[str, Any]:
+    """Entry points of other packages, by the names of their backends. Asking takes some milliseconds."""
+    return {e.name: e for e in importlib.import_module("importlib.metadata").entry_points(group="attngen.backends")}
+
+
+def backend_names() -> list[str]:
+    """Every backend, built in or installed."""
+    return sorted(built_in() | set(installed()))
 
 
 def get_backend(name: str) -> Backend:
-    """The backend of a target: `cpu` for `cpu:x86-64-v3`."""
-    installed = {e.name: e for e in entry_points(group="attngen.backends")}
-    if name in installed:
-        return installed[name].load()
-    if name not in backend_names():
+    """The backend of a target: `cpu` for `cpu:x86-64-v3`. What is built in comes first."""
+    if name in built_in():
+        return importlib.import_module(f"attngen.backends.{name}").backend
+    others = installed()
+    if name not in others:
         raise Error(f"there is no backend {name!r}; known: {', '.join(backend_names())}")
-    return importlib.import_module(f"attngen.backends.{name}").backend
+    return others[name].load()

@@ -120,7 +120,8 @@ class Expand(Op, name="nd.expand"):
 
 
 class Contract(Op, name="nd.contract"):
-    """`%s = nd.contract %q, %k over [d] acc f32 : tensor<i=37, j=53, f32>`: the sum of products over named axes.
+    """`%s = nd.contract %q, %k over [d] acc f32 : tensor<i=37, j=53, f32>`: the sum of products over named axes, of elements
+    as the accumulation type has them.
 
     With `where`, a product whose mask is false does not exist: 0 · NaN never happens.
     """
@@ -137,11 +138,7 @@ class Contract(Op, name="nd.contract"):
         for operand in (self.lhs, self.rhs):
             if not operand.element.is_float:
                 raise self.error(f"sums products of floats, not of {operand.element}", at=operand)
-        if self.lhs.element != self.rhs.element:
-            raise self.error(
-                f"element types differ: {self.lhs.element} and {self.rhs.element}", at=self.rhs, help="cast one of them"
-            )
-        check_accumulator(self, self.lhs.element, self.acc)
+            check_accumulator(self, operand.element, self.acc)
         operands = [self.lhs.tensor, self.rhs.tensor]
         if self.where is not None:
             if self.where.element is not ElementType.I1:

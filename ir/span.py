@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attngen.ir import elementwise as ew
-from attngen.ir.build import add, binary, constant, maximum, minimum, mul, neg, select, sub, unary
+from attngen.ir.build import add, binary, compare, constant, maximum, minimum, mul, neg, select, sub, unary
 from attngen.ir.core import Value, constant_value
 from attngen.ir.loop import Bound, For
 from attngen.ir.rewrite import free
@@ -89,6 +89,8 @@ class Solver:
         """Where x <= limit; the limit does not vary in the loop."""
         terms, offset = self.linear(x)
         varying = [leaf for leaf in terms if self.varies(leaf)]
+        if not varying:
+            return self.span(compare("le", as_index(x), limit))
         if len(varying) != 1:
             return Span()
         (leaf,) = varying

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from attngen.ir import elementwise as ew
-from attngen.ir.build import add, binary, compare, constant, folded, maximum, minimum, mul, select, unary
+from attngen.ir.build import add, binary, compare, constant, folded, maximum, minimum, mul, neg, select, unary
 from attngen.ir.core import Op, Value, constant_value
 from attngen.ir.loop import Bound, Load
 from attngen.ir.nd import Expand, Index, Reduce
@@ -168,6 +168,11 @@ def monotone_rule(tiles: TileBounds, op: Op) -> Bounds:
     return found[0], found[1]
 
 
+def abs_rule(tiles: TileBounds, op: Op) -> Bounds:
+    lo, hi = tiles.of(op.operands[0])
+    return maximum(maximum(lo, neg(hi)), 0), maximum(neg(lo), hi)
+
+
 def compare_rule(tiles: TileBounds, op: Op) -> Bounds:
     assert isinstance(op, ew.Compare)
     if op.lhs.element.is_float or op.lhs.element is I1:
@@ -226,6 +231,7 @@ RULES: dict[type[Op], Callable[[TileBounds, Op], Bounds]] = {
     ew.Add: linear_rule,
     ew.Sub: linear_rule,
     ew.Neg: linear_rule,
+    ew.Abs: abs_rule,
     ew.Mul: product_rule,
     ew.FloorDiv: floordiv_rule,
     ew.Mod: mod_rule,

@@ -18,6 +18,7 @@ COMMANDS = {
     "opt": ("attngen.cli.opt", "Run passes on IR text, in the manner of mlir-opt."),
     "semantics": ("attngen.cli.semantics", "Show the conventions of libraries, and where two disagree."),
     "bench": ("attngen.cli.bench", "Time attention beside other libraries, each checked, in one run."),
+    "show": ("attngen.cli.show", "Draw which tiles of a mask are empty, full or mixed."),
     "list": ("attngen.cli.listing", "Show passes, ops, backends and targets."),
 }
 
@@ -60,6 +61,7 @@ def cli() -> None:
     attngen opt FILE.ir -p canonicalize,tile      passes on IR text
     attngen bench                                 time a shape beside the libraries that are installed
     attngen semantics --diff torch flash_attn     where two libraries mean different things
+    attngen show --mask causal,window:255,0       which tiles of a mask are computed
     attngen list passes                           what passes there are, and their options
     """
 

@@ -8,9 +8,9 @@ reductions run where their operands are made (`fuse-nests`). Then each op is one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from attngen.backends import Emitted, Executable
+from attngen.backends import Emitted, Executable, Saved
 from attngen.backends.cpu import chains, fuse, layouts, masked_products, single_trips
 from attngen.backends.cpu.source import Writer
 from attngen.backends.cpu.target import TARGETS, find
@@ -39,7 +39,23 @@ class CpuBackend:
         # Numba takes a second to import, and emitting needs none of it.
         from attngen.backends.cpu.build import Built
 
-        return Built(emitted)
+        return Built.compiled(emitted)
+
+    def fingerprint(self, target: str) -> Mapping[str, str]:
+        from attngen.backends.cpu.kept import fingerprint
+
+        return fingerprint(target)
+
+    def save(self, executable: Executable) -> Saved:
+        from attngen.backends.cpu.build import Built
+
+        assert isinstance(executable, Built)
+        return executable.saved()
+
+    def restore(self, func: Func, target: str, saved: Saved, emit: Callable[[], Emitted]) -> Executable:
+        from attngen.backends.cpu.build import Built
+
+        return Built.restored(func, target, saved, emit)
 
 
 backend = CpuBackend()

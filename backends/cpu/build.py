@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from attngen.backends import Emitted, Unsupported, one
+from attngen.backends import Emitted, Saved, Unsupported, one
+from attngen.backends.cpu.kept import Facts
 from attngen.backends.cpu.loading import Loaded
 from attngen.backends.cpu.machine_code import compile_program, texts
 from attngen.backends.cpu.pool import POOL
 from attngen.backends.cpu.source import Nest, Program
 from attngen.backends.cpu.storage import ALIGNMENT
+from attngen.backends.cpu.target import Target, find
 from attngen.ir.func import Func
 from attngen.ir.types import Layout, TensorType, UpTo, bound
 
@@ -105,34 +107,56 @@ def plan(nest: Nest, sizes: Mapping[str, int], longest: Mapping[str, int]) -> Pl
 
 
 class Built:
-    """Satisfies `attngen.backends.Executable`. Several threads may call at once."""
+    """Satisfies `attngen.backends.Executable`. Several threads may call at once.
 
-    def __init__(self, emitted: Emitted) -> None:
-        program: Program = emitted.payload
-        func: Func = emitted.func
-        self.program = program
-        code = compile_program(program)
+    func: any function of the signature of what was compiled. program: what was compiled, asked for only to be shown.
+    """
+
+    def __init__(
+        self,
+        func: Func,
+        target: Target,
+        facts: Facts,
+        code: bytes,
+        program: Callable[[], Program],
+        seconds: Mapping[str, float],
+    ) -> None:
+        self.name, self.facts, self.code, self.program = func.name, facts, code, program
         start = time.perf_counter()
-        self.elsewhere = program.target.why_not_here()
-        self.function = None if self.elsewhere else Loaded(code.object, code.entry)
-        self.seconds: Mapping[str, float] = {**code.seconds, "loading": time.perf_counter() - start}
-        self.scratch_bytes, self.temporary_bytes = program.scratch_bytes, program.temporary_bytes
+        self.elsewhere = target.why_not_here()
+        self.function = None if self.elsewhere else Loaded(code, facts.entry)
+        self.seconds: Mapping[str, float] = {**seconds, "loading": time.perf_counter() - start}
+        self.scratch_bytes, self.temporary_bytes = facts.scratch_bytes, facts.temporary_bytes
         self.readers = [reader(p.layout, value.tensor) for p, value in zip(func.params, func.args, strict=True)]
         self.readers += [reader(layout, value.tensor) for layout, value in zip(func.out_layouts, func.outputs, strict=True)]
         self.sized = [
             (index, p.layout, value.tensor, name)
-            for name in program.extents
+            for name in facts.extents
             for index, (p, value) in enumerate(zip(func.params, func.args, strict=True))
             if name in value.names
         ]
-        self.plans = [plan(nest, program.extents, program.extents) for nest in program.nests]
+        self.plans = [plan(nest, facts.extents, facts.extents) for nest in facts.nests]
         """At the largest extents."""
         self.local = threading.local()
+
+    @staticmethod
+    def compiled(emitted: Emitted) -> Built:
+        program: Program = emitted.payload
+        made = compile_program(program)
+        facts = Facts.of(program, made.entry)
+        return Built(emitted.func, program.target, facts, made.object, lambda: program, made.seconds)
+
+    def saved(self) -> Saved:
+        return Saved(self.code, self.facts.json())
+
+    @staticmethod
+    def restored(func: Func, target: str, saved: Saved, emit: Callable[[], Emitted]) -> Built:
+        return Built(func, find(target), Facts.read(saved.facts), saved.code, lambda: emit().payload, {})
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None:
         function = self.function
         if function is None:
-            message = f"@{self.program.name} cannot run here: {self.elsewhere}"
+            message = f"@{self.name} cannot run here: {self.elsewhere}"
             raise Unsupported("cpu", message, help="compile for the target cpu, which is this machine")
         numbers: list[int] = []
         for read, array in zip(self.readers, (*inputs, *outputs), strict=True):
@@ -140,12 +164,12 @@ class Built:
         plans = self.plans
         if self.sized:
             sizes = {name: runtime_extent(inputs[index], layout, type, name) for index, layout, type, name in self.sized}
-            numbers += (sizes[name] for name in self.program.extents)
-            plans = [plan(nest, sizes, self.program.extents) for nest in self.program.nests]
+            numbers += (sizes[name] for name in self.facts.extents)
+            plans = [plan(nest, sizes, self.facts.extents) for nest in self.facts.nests]
         temporary = np.empty(self.temporary_bytes + ALIGNMENT, np.uint8) if self.temporary_bytes else None
         address = 0 if temporary is None else aligned(temporary)
-        lookups = self.program.lookups
-        outside = np.zeros(len(lookups), np.int64) if lookups else None
+        lookups = self.facts.lookups
+        outside = np.zeros(lookups, np.int64) if lookups else None
         flags = () if outside is None else (int(outside.ctypes.data),)
         several = len(plans) > 1
         most = 0
@@ -161,7 +185,7 @@ class Built:
 
             POOL.run(run, each.parts, each.least, min(most, each.threads))
         if outside is not None and outside.any():
-            op, index = lookups[int(np.argmax(outside))]
+            op, index = self.program().lookups[int(np.argmax(outside))]
             length = op.table.tensor.extents[op.over[index]]
             raise op.error(f"a coordinate along {op.over[index]} lies outside 0 to {bound(length) - 1}")
 
@@ -175,7 +199,7 @@ class Built:
         return found[0]
 
     def stages(self) -> Mapping[str, str]:
-        return texts(self.program)
+        return texts(self.program())
 
 
 def aligned(array: np.ndarray) -> int:

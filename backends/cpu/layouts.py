@@ -22,6 +22,9 @@ from attngen.ir.types import Axis, ElementType, TensorType, bound
 
 Names = frozenset[str]
 
+FEW = 8
+"""Rows of a product that share the vectors of the other operand while these are in registers."""
+
 
 @register_pass("choose-layouts")
 def choose_layouts(func: Func, *, lanes: int = 16) -> Func:
@@ -212,16 +215,19 @@ class Nest:
         return along
 
     def operand(self, op: Contract, value: Value, lane: str) -> Value:
-        """An operand of a product: packed with the lane axis last, the summed axes before it. Without it: as it is, but for
-        floats of 16 bits, of which each is widened once instead of wherever it is read."""
-        half = value.element in HALVES or value in self.widened
+        """An operand of a product: packed with the lane axis last, the summed axes before it. Without it: as it is. Floats of
+        16 bits are widened once, unless vectors of them are read where they are for a few rows alone."""
+        value = self.widened.get(value, value)
+        element = op.acc if value.element in HALVES else value.element
         if lane not in value.names:
-            return self.packed(value, value.names, op.acc) if half else value
-        if self.is_dense(value) and value.names[-1] == lane and not half:
+            return self.packed(value, value.names, element) if element is not value.element else value
+        uses = math.prod(bound(extent) for name, extent in op.result.tensor.axes if name not in value.names)
+        element = value.element if uses <= FEW and value.names[-1] == lane else element
+        if self.is_dense(value) and value.names[-1] == lane and element is value.element:
             return value
         own = tuple(n for n in value.names if n not in op.over)
         order = lane_last((*own, *(n for n in value.names if n in op.over)), lane)
-        return self.packed(value, order, op.acc if half else None)
+        return self.packed(value, order, element)
 
 
 def is_widening(op: Map) -> bool:

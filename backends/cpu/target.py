@@ -46,8 +46,8 @@ class Target:
 
     @property
     def row_counts(self) -> list[int]:
-        """Rows of register tiles two vectors wide, the best first: its accumulators take half of the registers."""
-        most = self.vector_registers // 4
+        """Rows of register tiles two vectors wide, the best first: its accumulators leave room for what they are made of."""
+        most = 6 if self.vector_registers == 16 else 8
         return [most, *(n for n in (4, 2, 1) if n < most)]
 
     def has(self, feature: str) -> bool:

@@ -148,7 +148,8 @@ class Code:
             elif size == 1:
                 stop = length
             else:
-                stop = self.b.and_(self.size(length), self.size(-size)) if size & (size - 1) == 0 else self.whole(length, size)
+                begun = self.size(start)
+                stop = self.b.add(begun, self.whole(self.b.sub(self.size(length), begun), size))
             state = self.loop(start, stop, size, state, lambda x, s, size=size: body(x, size, s))
             start = stop
         return state

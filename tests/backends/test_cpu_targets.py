@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,13 +18,13 @@ from tests.derivation.programs import CASES, SHAPES, inputs
 from tests.kernels.reference import attention
 
 WIDE = {"cpu:x86-64-v3,vector_bits=512": "twice as wide as its registers", "cpu:,vector_bits=128": "narrow"}
-SHAPE = {"q": (1, 4, 21, 40), "k": (1, 2, 77, 40), "v": (1, 2, 77, 24)}
+SHAPE: dict[str, Any] = {"q": (1, 4, 21, 40), "k": (1, 2, 77, 40), "v": (1, 2, 77, 24)}
 """Grouped heads; no extent is a multiple of a vector."""
 
 COPIES = {"memcpy", "memmove", "memset"}
 
 
-def arrays(dtype: str) -> dict[str, np.ndarray]:
+def arrays(dtype: str) -> dict[str, Any]:
     rng = np.random.default_rng(3)
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in SHAPE.items()}
 
@@ -58,8 +59,9 @@ def test_vectors_of_another_width(name: str, target: str) -> None:
     if why := find(target.partition(":")[2]).why_not_here():
         pytest.skip(f"hardware: {why}")
     case = CASES[name]
-    given = inputs(name, seed=5)
-    kernel = ag.compile(case.program, target=target, **{n: SHAPES[n] for n in case.inputs})
+    given = cast(dict[str, Any], inputs(name, seed=5))
+    shapes: dict[str, Any] = {n: SHAPES[n] for n in case.inputs}
+    kernel = ag.compile(case.program, target=target, **shapes)
     found = kernel(**given)
     for got, want in zip(found if isinstance(found, tuple) else (found,), case.oracle(given), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)

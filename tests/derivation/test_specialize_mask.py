@@ -25,6 +25,7 @@ from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import Result, register_pass, run_pipeline
 from attngen.ir.rewrite import rewrite
 from attngen.ir.types import F32, I32, TensorType
+from attngen.tile_map import TileMap, tile_maps
 
 I, J, STEP_I, STEP_J = 37, 53, 8, 16
 DERIVE = PIPELINE.partition("tile")[0] + f"tile{{i={STEP_I} j={STEP_J}}},fuse-cascaded-reductions,specialize-mask,canonicalize"
@@ -40,6 +41,7 @@ MASKS: dict[str, Mask] = {
     "nothing": lambda i, j: j < i - 100,
     "everything": lambda i, j: j < i + 100,
     "far": lambda i, j: ~((j <= i + 5) & (j >= i - 5)),
+    "distance": lambda i, j: abs(i - j) <= 9,
     "linear": lambda i, j: 2 * i - 3 * j + 10 >= 0,
     "two pieces": lambda i, j: (j >= 17) & ((j <= i) | (j >= 45)),
 }
@@ -129,6 +131,7 @@ def test_limits_of_the_loop_say_what_they_can() -> None:
         found[name] = loop.first is not None, loop.end is not None, sum(isinstance(op, If) for op in walk(loop.body)) == 2
     window, until, test = (True, True, False), (False, True, False), (False, False, True)
     assert found == dict.fromkeys(MASKS, until) | {
+        "distance": window,
         "window": window,
         "dilated": test,
         "far": test,
@@ -195,7 +198,7 @@ def masks(draw: st.DrawFn, depth: int = 3) -> tuple[str, Mask]:
     """A random mask expression, as text and as a function."""
 
     def number(d: int) -> str:
-        kind = draw(st.integers(0, 7 if d else 2))
+        kind = draw(st.integers(0, 8 if d else 2))
         small, divisor = draw(st.integers(-20, 20)), draw(st.integers(1, 9))
         if kind <= 2:
             return draw(st.sampled_from(["i", "j", "doc", "key_doc", str(small)]))
@@ -206,6 +209,7 @@ def masks(draw: st.DrawFn, depth: int = 3) -> tuple[str, Mask]:
             f"({a} * {draw(st.integers(-3, 3))})",
             f"({a} // {divisor})",
             f"({a} % {divisor})",
+            f"abs({a})",
         ]
         return forms[kind - 3]
 
@@ -229,7 +233,10 @@ def test_products_of_coordinates_are_no_scales() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(masks())
 def test_any_mask(case: tuple[str, Mask]) -> None:
+    """The map of tiles says which trips there are, and no trip that matters is missing."""
     text, mask = case
-    func = derive(mask).func
-    (empty, full, mixed), trips, _ = check(mask, func)
+    result = derive(mask)
+    (empty, full, mixed), trips, masked = check(mask, result.func)
     assert full + mixed <= trips <= empty + full + mixed, text
+    for _, tiles in tile_maps(result.stages["fuse-cascaded-reductions"], arrays()):
+        assert isinstance(tiles, TileMap) and (tiles.full + tiles.mixed, tiles.mixed) == (trips, masked), text

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import attngen as ag
-from attngen import sdpa_options
 from attngen.table import KERNELS, Table
 
 sdpa = ag.scaled_dot_product_attention
@@ -214,18 +213,6 @@ def test_errors(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ag.Error) as e:
         sdpa(**{"query": Q, "key": K, "value": V, **changes})
     assert str(e.value) == message
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_splits", 4),
-    ],
-)
-def test_arguments_not_built_yet_are_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(ag.Error) as e:
-        sdpa(Q, K, V, **{name: value})
-    assert str(e.value) == f"{name} is not supported yet; {sdpa_options.INSTEAD[name]}"
 
 
 def test_the_second_call_compiles_nothing(normal: Any, monkeypatch: pytest.MonkeyPatch) -> None:

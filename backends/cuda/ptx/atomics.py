@@ -20,11 +20,15 @@ Update = Callable[[Array, Array, Array], Array]
 
 
 def inc(old: Array, b: Array, c: Array) -> Array:
-    return np.where(old >= b, old.dtype.type(0), old + old.dtype.type(1))
+    return np.where(old >= b, old - old, old + old.dtype.type(1))
 
 
 def dec(old: Array, b: Array, c: Array) -> Array:
     return np.where((old == 0) | (old > b), b, old - old.dtype.type(1))
+
+
+def cas(old: Array, b: Array, c: Array) -> Array:
+    return np.where(old == b, c, old)
 
 
 UPDATES: dict[str, Update] = {
@@ -35,7 +39,7 @@ UPDATES: dict[str, Update] = {
     "or": lambda old, b, c: old | b,
     "xor": lambda old, b, c: old ^ b,
     "exch": lambda old, b, c: b,
-    "cas": lambda old, b, c: np.where(old == b, c, old),
+    "cas": cas,
     "inc": inc,
     "dec": dec,
 }

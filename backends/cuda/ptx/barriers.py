@@ -10,6 +10,7 @@ import numpy as np
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, Taken, control, instruction
 from attngen.backends.cuda.ptx.layout import WARP
 from attngen.backends.cuda.ptx.machine import Machine
+from attngen.backends.cuda.ptx.shadow import joined
 from attngen.backends.cuda.ptx.syntax import Instruction
 from attngen.backends.cuda.ptx.types import PRED, TYPES, U32, Array
 from attngen.backends.cuda.ptx.warp import members
@@ -83,15 +84,6 @@ class Barriers:
                 m.shadow.acquire(np.unique(np.flatnonzero(b.waiting) // WARP), b.clocks)
             if b.finish is not None:
                 b.finish(b.waiting)
-
-
-def joined(a: Array, b: Array) -> Array:
-    """The later of two clocks; one may have more columns."""
-    if a.shape[-1] < b.shape[-1]:
-        a, b = b, a
-    a = a.copy()
-    a[..., : b.shape[-1]] = np.maximum(a[..., : b.shape[-1]], b)
-    return a
 
 
 @control("bar", "barrier")

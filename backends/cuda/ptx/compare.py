@@ -115,5 +115,3 @@ def slct(d: Decoder) -> Effect:
     d.modifiers.drop("ftz")
     a, b, c, store = d.read(1, t), d.read(2, t), d.read(3, by), d.write(0, t)
     return lambda: store(np.where(c >= 0, a, b))
-
-

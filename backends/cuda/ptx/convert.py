@@ -114,7 +114,10 @@ def pack(d: Decoder, t: Type) -> Effect:
 def cvta(d: Decoder) -> Effect:
     """`cvta.space.u64` to a generic address, `cvta.to.space.u64` from one."""
     d.modifiers.type()
-    to, space = d.modifiers.flag("to"), d.modifiers.choice("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param")
+    to, space = (
+        d.modifiers.flag("to"),
+        d.modifiers.choice("global", "shared", "shared::cta", "shared::cluster", "local", "const", "param"),
+    )
     base = WINDOWS.get(space.partition("::")[0], 0)
     store = d.write(0, S64)
     if to:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attngen.backends.cuda.ptx.decode import Decoder, Effect, instruction
+from attngen.backends.cuda.ptx.decode import Decoder, Effect
 from attngen.backends.cuda.ptx.machine import Machine
 from attngen.backends.cuda.ptx.moves import CACHE, state_space
 from attngen.backends.cuda.ptx.shadow import COPY
@@ -118,16 +118,3 @@ def commit(d: Decoder) -> Effect:
         m.copies.committed[m.lanes] += 1
 
     return effect
-
-
-@instruction("cp")
-def cp(d: Decoder) -> Effect:
-    """`cp.async…`; bulk copies are in `bulk`."""
-    words = d.i.modifiers
-    if words[:2] == ("async", "commit_group"):
-        return commit(d)
-    if words[:2] in (("async", "wait_group"), ("async", "wait_all")):
-        return wait(d)
-    if words[:2] in (("async", "ca"), ("async", "cg")):
-        return start(d)
-    raise d.modifiers.refused("the form")

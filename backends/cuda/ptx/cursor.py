@@ -38,6 +38,9 @@ class Cursor:
         self.at += 1
         return word
 
+    def is_dotted(self) -> bool:
+        return self.word.kind == "dotted"
+
     def accept(self, *texts: str) -> bool:
         """Step over the next word if it is one of these."""
         if self.word.kind != "string" and self.word.text in texts:

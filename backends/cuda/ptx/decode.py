@@ -151,7 +151,9 @@ class Decoder:
         register, held = self.register(name), self.machine.program.registers[name]
         if t.kind == "pred" or held.kind == "pred":
             if t.kind != held.kind:
-                raise PtxError(f"{name}: a predicate where there is none, or the reverse, in `{shorten(self.i.text)}`", self.i.loc)
+                raise PtxError(
+                    f"{name}: a predicate where there is none, or the reverse, in `{shorten(self.i.text)}`", self.i.loc
+                )
             return register
         if held.bits == t.bits:
             return register.view(t.numpy)

@@ -115,7 +115,14 @@ def divide(d: Decoder) -> Effect:
     mode = d.modifiers.choice(*MODES) or "rn"
     if mode == "rn":
         return elementwise(d, t, 2, native(np.divide))
-    return elementwise(d, t, 2, lambda e: lambda a, b: narrow(widen(a, e) / widen(b, e), 0.0, e, mode))
+
+    def exact(element: Type) -> Function:
+        def f(a: Array, b: Array) -> Array:
+            return narrow(widen(a, element) / widen(b, element), 0.0, element, mode)
+
+        return f
+
+    return elementwise(d, t, 2, exact)
 
 
 UNARY: dict[str, Callable[[Array], Array]] = {
@@ -135,8 +142,15 @@ def function(d: Decoder) -> Effect:
     t = d.modifiers.type()
     d.modifiers.drop("approx")
     mode = d.modifiers.choice(*MODES) or "rn"
-    f = UNARY[d.i.opcode]
-    return elementwise(d, t, 1, lambda e: lambda a: narrow(f(widen(a, e)), 0.0, e, mode))
+    inner = UNARY[d.i.opcode]
+
+    def exact(element: Type) -> Function:
+        def f(a: Array) -> Array:
+            return narrow(inner(widen(a, element)), 0.0, element, mode)
+
+        return f
+
+    return elementwise(d, t, 1, exact)
 
 
 def sign(d: Decoder) -> Effect:
@@ -147,9 +161,12 @@ def sign(d: Decoder) -> Effect:
     def f(element: Type) -> Function:
         raw = np.dtype(f"u{element.bytes}")
         mask = raw.type(bit)
-        if d.i.opcode == "neg":
-            return lambda a: (a.view(raw) ^ mask).view(element.numpy)
-        return lambda a: (a.view(raw) & ~mask).view(element.numpy)
+
+        def changed(a: Array) -> Array:
+            bits = a.view(raw)
+            return (bits ^ mask if d.i.opcode == "neg" else bits & ~mask).view(element.numpy)
+
+        return changed
 
     return elementwise(d, t, 1, f)
 
@@ -162,8 +179,8 @@ def extremum(d: Decoder) -> Effect:
     least = d.i.opcode == "min"
 
     def two(a: Array, b: Array) -> Array:
+        negative = np.signbit(a) ^ np.signbit(b)
         if absolute:
-            negative = np.signbit(a) ^ np.signbit(b)
             a, b = np.abs(a), np.abs(b)
         raw = f"u{a.dtype.itemsize}"
         zeros = (a.view(raw) | b.view(raw)) if least else (a.view(raw) & b.view(raw))
@@ -180,7 +197,11 @@ def extremum(d: Decoder) -> Effect:
 
 def copysign(d: Decoder) -> Effect:
     """`copysign d, a, b`: b with the sign of a."""
-    return elementwise(d, d.modifiers.type(), 2, lambda e: lambda a, b: np.copysign(b, a))
+
+    def f(a: Array, b: Array) -> Array:
+        return np.copysign(b, a)
+
+    return elementwise(d, d.modifiers.type(), 2, lambda element: f)
 
 
 def testp(d: Decoder) -> Effect:

@@ -199,5 +199,3 @@ def down(x: Array, by: Array, width: int) -> Array:
     if np.issubdtype(x.dtype, np.signedinteger):
         return x >> s
     return np.where(by >= width, x.dtype.type(0), x >> s)
-
-

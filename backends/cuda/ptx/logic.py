@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, instruction
@@ -79,26 +81,26 @@ def permute(d: Decoder) -> Effect:
     mode = d.modifiers.choice("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
     d.modifiers.type()
     (a, b, c), store = (d.read(n, U32) for n in (1, 2, 3)), d.write(0, B32)
-    tables = {
-        "f4e": lambda s: [s + k for k in range(4)],
-        "b4e": lambda s: [(s - k) & 7 for k in range(4)],
-        "rc8": lambda s: [s] * 4,
-        "ecl": lambda s: [np.maximum(s, k) for k in range(4)],
-        "ecr": lambda s: [np.minimum(s, k) for k in range(4)],
-        "rc16": lambda s: [(s & 1) * 2 + (k & 1) for k in range(4)],
+    tables: dict[str, Callable[[Array, int], Array]] = {
+        "f4e": lambda s, k: s + k,
+        "b4e": lambda s, k: (s - k) & 7,
+        "rc8": lambda s, k: s,
+        "ecl": lambda s, k: np.maximum(s, k),
+        "ecr": lambda s, k: np.minimum(s, k),
+        "rc16": lambda s, k: (s & 1) * 2 + (k & 1),
     }
 
     def effect() -> None:
         both = (b.astype(np.uint64) << np.uint64(32)) | a
         if mode:
-            chosen = tables[mode]((c & np.uint32(3)).astype(np.int64))
+            chosen = [tables[mode]((c & np.uint32(3)).astype(np.int64), k) for k in range(4)]
             sign = [np.zeros(c.shape, bool)] * 4
         else:
             chosen = [((c >> np.uint32(4 * k)) & np.uint32(7)).astype(np.int64) for k in range(4)]
             sign = [((c >> np.uint32(4 * k + 3)) & np.uint32(1)).astype(bool) for k in range(4)]
         result = np.zeros(c.shape, np.uint32)
         for k in range(4):
-            byte = (both >> (8 * np.asarray(chosen[k])).astype(np.uint64)).astype(np.uint32) & np.uint32(255)
+            byte = (both >> (8 * chosen[k]).astype(np.uint64)).astype(np.uint32) & np.uint32(255)
             byte = np.where(sign[k], (byte >> np.uint32(7)) * np.uint32(255), byte)
             result |= byte << np.uint32(8 * k)
         store(result)
@@ -137,5 +139,3 @@ def mask(d: Decoder) -> Effect:
         store((ones << start.astype(np.uint64)).astype(np.uint32))
 
     return effect
-
-

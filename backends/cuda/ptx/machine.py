@@ -41,7 +41,9 @@ class Machine:
         n = layout.lanes
         # Registers that were never written hold a pattern that no test passes with.
         self.registers: dict[str, Array] = {
-            name: np.zeros(n, bool) if t.kind == "pred" else np.full(n, 0xDEADBEEFDEADBEEF & ((1 << t.bits) - 1), UNSIGNED[t.bits])
+            name: np.zeros(n, bool)
+            if t.kind == "pred"
+            else np.full(n, 0xDEADBEEFDEADBEEF & ((1 << t.bits) - 1), UNSIGNED[t.bits])
             for name, t in program.registers.items()
         }
         self.specials = layout.specials()
@@ -131,6 +133,7 @@ class Machine:
     def deadlock(self) -> Defect:
         """Who waits, and where."""
         waiting = np.flatnonzero(self.blocked & ~self.done)
-        lines = sorted({self.program.code[k].loc.line for k in np.unique(self.waits[waiting])})
+        code = self.program.code
+        lines = sorted({code[int(k)].loc.line for k in np.unique(self.waits[waiting])})
         why = f"no thread can go on; threads wait at line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"
-        return self.layout.defect("deadlock", why, self.program.code[self.waits[waiting[0]]], int(waiting[0]))
+        return self.layout.defect("deadlock", why, code[int(self.waits[waiting[0]])], int(waiting[0]))

@@ -17,7 +17,6 @@ from attngen.backends.cuda.ptx.moves import state_space
 from attngen.backends.cuda.ptx.rounding import from_bf16
 from attngen.backends.cuda.ptx.types import B32, F32, TYPES, Array
 
-
 PER_REGISTER = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4}
 """How many elements of a or b a register holds."""
 

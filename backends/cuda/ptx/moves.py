@@ -20,9 +20,11 @@ STATE_SPACES = {
     "param::entry": "param",
     "param::func": "param",
 }
-CACHE = ("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first")
-CACHE += ("L1::evict_last", "L1::no_allocate", "L2::evict_last", "L2::evict_normal", "L2::evict_first")
-CACHE += ("L2::64B", "L2::128B", "L2::256B", "L2::cache_hint")
+CACHE = (
+    *("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified"),
+    *(f"L1::{word}" for word in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate")),
+    *(f"L2::{word}" for word in ("evict_last", "evict_normal", "evict_first", "64B", "128B", "256B", "cache_hint")),
+)
 """Hints and cache operators: they change speed, not values."""
 
 
@@ -39,7 +41,9 @@ def mov(d: Decoder) -> Effect:
         parts = d.parts(1)
         part = TYPES[f"u{t.bits // len(parts)}"]
         sources, store = [d.read(o, part) for o in parts], d.write(0, t)
-        return lambda: store(np.stack([np.broadcast_to(s, sources[0].shape) for s in sources], axis=1).reshape(-1).view(t.numpy))
+        return lambda: store(
+            np.stack([np.broadcast_to(s, sources[0].shape) for s in sources], axis=1).reshape(-1).view(t.numpy)
+        )
     if isinstance(d.operand(0), Vector):
         targets = d.parts(0)
         part = TYPES[f"u{t.bits // len(targets)}"]

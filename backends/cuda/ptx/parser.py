@@ -18,8 +18,10 @@ from attngen.backends.cuda.ptx.types import TYPES
 
 LINKAGE = {".extern", ".visible", ".weak", ".common"}
 SPACES = {".global", ".const", ".shared", ".local", ".param"}
-PERFORMANCE = {".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".noreturn", ".reqnctapercluster"}
-PERFORMANCE |= {".explicitcluster", ".maxclusterrank", ".abi_preserve", ".abi_preserve_control"}
+PERFORMANCE = {
+    *(".maxntid", ".reqntid", ".minnctapersm", ".maxnctapersm", ".maxnreg", ".noreturn", ".reqnctapercluster"),
+    *(".explicitcluster", ".maxclusterrank", ".abi_preserve", ".abi_preserve_control"),
+}
 
 
 def parse(text: str, file: str = "<ptx>") -> Module:
@@ -154,7 +156,7 @@ class Parser:
         if c.word.text == "(":
             made.params = self.parameters(scope)
         while c.word.text in PERFORMANCE:
-            name, numbers = c.next().text[1:], []
+            name, numbers = c.next().text[1:], list[int]()
             while c.word.kind == "integer":
                 numbers.append(c.integer())
                 c.accept(",")
@@ -255,7 +257,7 @@ class Parser:
             raise c.error("an instruction")
         opcode = c.next().text
         modifiers: list[str] = []
-        while c.word.kind == "dotted":
+        while c.is_dotted():
             modifiers.append(c.next().text[1:])
         given = operands(c, scope, ";")
         return Instruction(opcode, tuple(modifiers), given, guard, loc, c.between(start))

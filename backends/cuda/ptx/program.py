@@ -109,9 +109,9 @@ class Inliner:
         """`call (results), function, (arguments);`: arguments are variables of `.param` space, registers or constants."""
         p = self.program
         rest = list(i.operands)
-        results = rest.pop(0).items if rest and isinstance(rest[0], Group) else ()
+        results = grouped(rest)
         target = rest.pop(0) if rest else None
-        arguments = rest.pop(0).items if rest and isinstance(rest[0], Group) else ()
+        arguments = grouped(rest)
         f = p.module.functions.get(target.name) if isinstance(target, Symbol) else None
         if f is None or not f.has_body or rest:
             name = target.name if isinstance(target, Symbol) else "a register"
@@ -127,7 +127,7 @@ class Inliner:
             p.code.append(replace(i, opcode="bra", modifiers=(), operands=(Symbol(skip),), guard=inverse))
         aliases: dict[str, str] = {}
         before, after = list[Instruction](), list[Instruction]()
-        for v, given in ((*zip(f.params, arguments, strict=True), *zip(f.results, results, strict=True))):
+        for v, given in (*zip(f.params, arguments, strict=True), *zip(f.results, results, strict=True)):
             if isinstance(given, Symbol) and v.space == "param":
                 aliases[v.name] = given.name
             elif v in f.results:
@@ -138,6 +138,16 @@ class Inliner:
         self.add(f, prefix, aliases, stack)
         p.code += after
         p.labels[skip] = len(p.code)
+
+
+def grouped(rest: list[Operand]) -> tuple[Operand, ...]:
+    """Take `( … )` from the front, if that is what is there."""
+    match rest:
+        case [Group(items), *_]:
+            del rest[0]
+            return items
+        case _:
+            return ()
 
 
 def moved(i: Instruction, v: Variable, given: Operand, register: Register, memory: Memory, out: bool) -> Instruction:
@@ -207,5 +217,3 @@ def lay_out(p: Program) -> None:
         p.places[v.name] = Place("shared", start, v)
     if open_ended:
         p.sizes["shared"] = max(p.places[v.name].offset for v in open_ended)
-
-

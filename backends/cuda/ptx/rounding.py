@@ -39,7 +39,7 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def odd(high: Array, low: Array) -> Array:
-    """Rounded to odd: an inexact value gets the neighbour whose last bit is 1. Rounding it again, to fewer bits, is then exact."""
+    """Rounded to odd: an inexact value gets the neighbour whose last bit is 1. Rounding that to fewer bits is then right."""
     raw = high.view(f"u{high.dtype.itemsize}")
     fix = (low != 0) & (raw & raw.dtype.type(1) == 0) & np.isfinite(high)
     if not fix.any():
@@ -97,7 +97,9 @@ def from_bf16(raw: Array) -> Array:
 def to_tf32(x: Array, mode: str) -> Array:
     """float32 with 10 bits of fraction left (PTX ISA, "Alternate Floating-Point Data Formats")."""
     raw = x.view(np.uint32)
-    half = {"rna": np.uint32(0x1000), "rz": np.uint32(0), "rn": np.uint32(0xFFF) + ((raw >> np.uint32(13)) & np.uint32(1))}[mode]
+    half = {"rna": np.uint32(0x1000), "rz": np.uint32(0), "rn": np.uint32(0xFFF) + ((raw >> np.uint32(13)) & np.uint32(1))}[
+        mode
+    ]
     finite = (raw & np.uint32(0x7F800000)) != 0x7F800000
     return (np.where(finite, raw + half, raw) & np.uint32(0xFFFFE000)).view(np.float32)
 

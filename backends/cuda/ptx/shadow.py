@@ -126,6 +126,11 @@ class Shadow:
         if by_warp:
             self.writer[piece], self.written[piece] = self.own[warp], self.clock(warp)
 
+    def follow(self, at: Array, width: int, column: int, clock: int) -> None:
+        """Copies under way will be known to those who see an mbarrier's phase."""
+        piece, _ = self.pieces(at, width, at)
+        self.writer[piece], self.written[piece] = column, clock
+
     def set_written(self, i: Instruction, piece: Array, column: Array, clock: Array) -> None:
         self.writer[piece], self.written[piece], self.write_line[piece] = column, clock, i.loc.line
 
@@ -174,7 +179,7 @@ class Shadow:
             what = "wgmma still reads" if going_on else "another warp read"
             why = f"shared memory is overwritten that {what} at line {self.read_line[first]}"
             why += ", before its wait_group" if going_on else ", with no barrier between"
-            raise self.found("async" if going_on else "race", why, i, piece, bad, lanes)
+            raise self.found("async" if going_on else "race", why, i, piece, np.asarray(bad), lanes)
 
     def found(self, kind: str, why: str, i: Instruction, piece: Array, bad: Array, lanes: Array) -> Defect:
         k = int(np.flatnonzero(bad)[0])
@@ -197,3 +202,12 @@ class Shadow:
         """All that these warps have seen becomes visible to the async proxy."""
         self.seen[ASYNC, warps] = np.maximum(self.seen[ASYNC, warps], self.seen[ORDINARY, warps])
         self.seen[ORDINARY, warps, self.own[warps]] += 1
+
+
+def joined(a: Array, b: Array) -> Array:
+    """The later of two clocks; one may have more columns."""
+    if a.shape[-1] < b.shape[-1]:
+        a, b = b, a
+    a = a.copy()
+    a[..., : b.shape[-1]] = np.maximum(a[..., : b.shape[-1]], b)
+    return a

@@ -60,7 +60,11 @@ def shuffle(d: Decoder) -> Effect:
 
     def effect() -> None:
         check()
-        by, clamp, segment = (b & np.uint32(31)).astype(np.int64), (c & np.uint32(31)).astype(np.int64), (c >> np.uint32(8)) & np.uint32(31)
+        by, clamp, segment = (
+            (b & np.uint32(31)).astype(np.int64),
+            (c & np.uint32(31)).astype(np.int64),
+            (c >> np.uint32(8)) & np.uint32(31),
+        )
         segment = segment.astype(np.int64)
         lowest = lane & segment
         highest = lowest | (clamp & ~segment)
@@ -142,7 +146,14 @@ def redux(d: Decoder) -> Effect:
     d.modifiers.flag("sync")
     t = d.modifiers.type()
     name = d.modifiers.choice("add", "min", "max", "and", "or", "xor")
-    f = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[name]
+    f = {
+        "add": np.add,
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+    }[name]
     limits = np.iinfo(t.numpy)
     neutral = {"min": limits.max, "max": limits.min, "and": np.array(-1).astype(t.numpy)}.get(name, 0)
     a, store, check = d.read(1, t), d.write(0, t), members(d, 2)

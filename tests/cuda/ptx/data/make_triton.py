@@ -71,7 +71,9 @@ def plain(capability: int, element: str, D: int, BM: int, BN: int, causal: bool,
 def write(name: str, facts: dict[str, object], ptx: str) -> None:
     """Without debug sections and line tables, which are two thirds of the text."""
     ptx = re.sub(r"(?ms)^\t?\.section\s+\.debug.*?^\t?\}\n", "", ptx)
-    lines = [line.rstrip() for line in ptx.splitlines() if not re.match(r"\s*(\.loc|\.file|//|\$L__(tmp|func|info)\w*:|$)", line)]
+    lines = [
+        line.rstrip() for line in ptx.splitlines() if not re.match(r"\s*(\.loc|\.file|//|\$L__(tmp|func|info)\w*:|$)", line)
+    ]
     (HERE / name).write_text("\n".join(["// " + json.dumps(facts), *lines]) + "\n")
 
 

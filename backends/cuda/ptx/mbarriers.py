@@ -1,0 +1,158 @@
+"""Mbarrier objects and what completes on them (PTX ISA, "Parallel Synchronization: mbarrier").
+
+An object is kept beside shared memory, under the address of its 8 bytes. Its phase is the number of phases completed, so a
+state token of a phase is that number. `try_wait` says "not yet" once before it blocks, so that a program without a loop
+around it is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from attngen.backends.cuda.ptx.layout import WARP
+from attngen.backends.cuda.ptx.machine import Machine
+from attngen.backends.cuda.ptx.shadow import joined
+from attngen.backends.cuda.ptx.syntax import Instruction
+from attngen.backends.cuda.ptx.types import Array
+
+Key = tuple[int, int]
+"""Block of the batch, and address in its shared memory."""
+MOST = (1 << 20) - 1
+"""The largest count of arrivals."""
+
+
+@dataclass
+class Mbarrier:
+    """count: arrivals of a phase; pending: those still to come; bytes: of copies still to come; phase: phases completed.
+
+    released: what arrivals of this phase knew; known: what a thread knows that has seen the last phase end.
+    """
+
+    count: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+    released: Array | None = None
+    known: Array | None = None
+
+
+@dataclass(frozen=True)
+class Landing:
+    """An asynchronous operation under way, and what is to be done when it completes."""
+
+    key: Key
+    complete: Callable[[], None]
+
+
+class Mbarriers:
+    def __init__(self, machine: Machine) -> None:
+        self.m = machine
+        self.objects: dict[Key, Mbarrier] = {}
+        self.queue: list[Landing] = []
+        self.asked: dict[int, Key] = {}
+
+    def groups(self, lanes: Array, address: Array) -> list[tuple[Key, Array]]:
+        """Lanes (numbers) by the object they mean."""
+        stride = self.m.memories.stride
+        where = self.m.owner[lanes] * stride + address[lanes]
+        return [((int(w) // stride, int(w) % stride), lanes[where == w]) for w in np.unique(where)]
+
+    def find(self, i: Instruction, key: Key, lane: int) -> Mbarrier:
+        if key not in self.objects:
+            raise self.m.layout.defect("mbarrier", "there is no mbarrier here: it was not initialised", i, lane, key[1])
+        return self.objects[key]
+
+    def check(self, i: Instruction, key: Key, lane: int) -> None:
+        """Its 8 bytes lie in shared memory, at a multiple of 8."""
+        self.m.memories.spaces["shared"].locate(self.m.layout, i, np.array([key[1]]), np.array([lane]), 8)
+
+    def init(self, i: Instruction, lanes: Array, address: Array, count: Array) -> None:
+        for key, group in self.groups(lanes, address):
+            self.check(i, key, int(group[0]))
+            n = int(count[group[0]])
+            if not 1 <= n <= MOST:
+                raise self.m.layout.defect("mbarrier", f"the count {n} is not within 1 to {MOST}", i, int(group[0]), key[1])
+            self.objects[key] = Mbarrier(n, n)
+
+    def invalidate(self, i: Instruction, lanes: Array, address: Array) -> None:
+        for key, group in self.groups(lanes, address):
+            self.find(i, key, int(group[0]))
+            del self.objects[key]
+
+    def expect(self, i: Instruction, lanes: Array, address: Array, size: Array) -> None:
+        """More bytes are to come in this phase."""
+        for key, group in self.groups(lanes, address):
+            self.find(i, key, int(group[0])).bytes += int(size[group].astype(np.int64).sum())
+
+    def arrive(self, i: Instruction, lanes: Array, address: Array, count: Array, drop: bool = False) -> Array:
+        """Arrivals; the number of the phase before them, per lane of the machine. drop: of the phases to come too."""
+        m = self.m
+        token = np.zeros(m.layout.lanes, np.uint64)
+        for key, group in self.groups(lanes, address):
+            b = self.find(i, key, int(group[0]))
+            token[group] = b.phase
+            if m.shadow is not None:
+                rows = m.shadow.release(np.unique(group // WARP)).max(axis=1)
+                b.released = rows if b.released is None else joined(b.released, rows)
+            n = int(count[group].astype(np.int64).sum())
+            b.count -= n if drop else 0
+            self.subtract(i, key, b, n, int(group[0]))
+        return token
+
+    def subtract(self, i: Instruction, key: Key, b: Mbarrier, n: int, lane: int) -> None:
+        b.pending -= n
+        if b.pending < 0:
+            raise self.m.layout.defect("mbarrier", f"more arrivals than the {b.count} it expects in a phase", i, lane, key[1])
+        self.settle(key, b)
+
+    def complete_bytes(self, key: Key, size: int) -> None:
+        """A copy has written this many bytes."""
+        b = self.objects.get(key)
+        if b is not None:
+            b.bytes -= size
+            self.settle(key, b)
+
+    def settle(self, key: Key, b: Mbarrier) -> None:
+        """End the phase if nothing is missing, and wake those who wait for it."""
+        if b.pending or b.bytes:
+            return
+        b.phase += 1
+        b.pending = b.count
+        m = self.m
+        if m.shadow is not None:
+            column = m.shadow.column(*key)
+            row = np.zeros((2, column + 1), np.int32)
+            row[:, column] = b.phase
+            for more in (b.known, b.released):
+                row = row if more is None else joined(row, more)
+            b.known, b.released = row, None
+        for lane in [lane for lane, asked in self.asked.items() if asked == key]:
+            m.blocked[lane] = False
+            del self.asked[lane]
+
+    def test(self, i: Instruction, lanes: Array, address: Array, token: Array, parity: bool) -> Array:
+        """Which lanes (of the machine) find the phase of their token, or of this parity, completed. Those acquire it."""
+        m = self.m
+        passed = np.zeros(m.layout.lanes, bool)
+        for key, group in self.groups(lanes, address):
+            b = self.find(i, key, int(group[0]))
+            given = token[group].astype(np.int64)
+            ok = np.not_equal(given & 1, b.phase & 1) if parity else np.less(given, b.phase)
+            passed[group] = ok
+            if ok.any() and m.shadow is not None and b.known is not None:
+                m.shadow.acquire(np.unique(group[ok] // WARP), b.known)
+        return passed
+
+    def progress(self, asked: set[Key] | None = None) -> bool:
+        """Land what blocked lanes wait for, or else the oldest of all. Whether anything landed."""
+        wanted = set(self.asked.values()) if asked is None else asked
+        chosen = [x for x in self.queue if x.key in wanted]
+        if not chosen and asked is None:
+            chosen = self.queue[:1]
+        self.queue = [x for x in self.queue if all(x is not y for y in chosen)]
+        for landing in chosen:
+            landing.complete()
+        return bool(chosen)
