@@ -83,7 +83,7 @@ def read_size(text: str) -> int:
 
 def problem(error: OSError) -> str:
     """What is wrong, in words: our own, or the operating system's."""
-    return error.strerror if error.strerror else str(error)
+    return error.strerror or str(error)
 
 
 WARNED: set[tuple[Path, str]] = set()

@@ -7,7 +7,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
+
+from attngen.backends import Saved
 
 MAGIC = b"attngen\0"
 SCHEMA = 1
@@ -27,13 +29,12 @@ class Entry:
 
     key: str
     about: Mapping[str, str]
-    facts: Mapping[str, Any]
-    code: bytes
+    saved: Saved
 
 
 def pack(entry: Entry) -> bytes:
-    facts = json.dumps({"key": entry.key, "about": entry.about, "facts": entry.facts}).encode()
-    payload = number(len(facts)) + facts + entry.code
+    facts = json.dumps({"key": entry.key, "about": dict(entry.about), "facts": dict(entry.saved.facts)}).encode()
+    payload = number(len(facts)) + facts + entry.saved.code
     return MAGIC + number(SCHEMA) + hashlib.sha256(payload).digest() + payload
 
 
@@ -50,16 +51,13 @@ def unpack(data: bytes, key: str) -> Entry:
         raise Damaged("the checksum does not fit")
     length = int.from_bytes(payload[:NUMBER], "little")
     try:
-        read = cast(object, json.loads(payload[NUMBER : NUMBER + length]))
-    except ValueError:
-        raise Damaged("the facts cannot be read") from None
-    match read:
-        case {"key": str(found), "about": dict(about), "facts": dict(facts)}:
-            if found != key:
-                raise Damaged("the file holds another kernel than its name says")
-            return Entry(found, about, facts, payload[NUMBER + length :])
-        case _:
-            raise Damaged("the facts are not those of a kernel")
+        read: Any = json.loads(payload[NUMBER : NUMBER + length])
+        found, about, facts = read["key"], dict(read["about"]), dict(read["facts"])
+    except (LookupError, TypeError, ValueError):
+        raise Damaged("the facts are not those of a kernel") from None
+    if found != key:
+        raise Damaged("the file holds another kernel than its name says")
+    return Entry(key, about, Saved(payload[NUMBER + length :], facts))
 
 
 def number(n: int) -> bytes:

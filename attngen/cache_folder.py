@@ -20,7 +20,11 @@ OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Refused(OSError):
-    """A folder or file that other users could have written. The message names it, and what to do."""
+    """A folder or file that other users could have written. advice: what to do about it."""
+
+    def __init__(self, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,12 @@ class Folder:
             make_folder(path)
         self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            check(os.fstat(self.handle), f"the folder {path}", "choose another by ATTNGEN_CACHE_DIR", f"chmod go-w {path}")
+            check(
+                os.fstat(self.handle),
+                f"the folder {path}",
+                "choose a folder of your own: export ATTNGEN_CACHE_DIR=…",
+                f"chmod go-w {path}",
+            )
         except Refused:
             os.close(self.handle)
             raise
@@ -53,21 +62,22 @@ class Folder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self.handle)
 
-    def read(self, name: str) -> bytes:
-        """The file, which counts as used now. Raises Refused, FileNotFoundError or another OSError."""
+    def read(self, name: str, use: bool = True) -> bytes:
+        """The file. use: it counts as used now. Raises Refused, FileNotFoundError or another OSError."""
         # Not waiting for a writer, in case that somebody put a pipe here.
         handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.handle)
         with open(handle, "rb", closefd=True) as file:
             path = self.path / name
             check(os.fstat(handle), f"the file {path}", f"rm {path}", f"rm {path}")
             data = file.read()
-        # The time of use may be unknown where nothing can be written.
-        with suppress(OSError):
-            os.utime(name, dir_fd=self.handle)
+        if use:
+            # Where nothing can be written, the time of use stays unknown.
+            with suppress(OSError):
+                os.utime(name, dir_fd=self.handle)
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a whole file in place, also for readers and after a crash: written beside it, flushed, renamed. Raises OSError."""
+        """Put a whole file in place, for readers and after a crash too: written beside it, flushed, renamed. Raises OSError."""
         temporary = f".{name}.{os.getpid()}.{os.urandom(6).hex()}{TEMPORARY}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(temporary, flags, 0o600, dir_fd=self.handle)
@@ -130,6 +140,6 @@ def make_folder(path: Path) -> None:
 def check(found: os.stat_result, what: str, foreign: str, writable: str) -> None:
     """Raises Refused unless it is this user's, and only this user's to write. foreign, writable: what to do if not."""
     if found.st_uid != os.geteuid():
-        raise Refused(f"{what} belongs to user {found.st_uid}, not to {os.geteuid()}: {foreign}")
+        raise Refused(f"{what} belongs to user {found.st_uid}, not to user {os.geteuid()}", foreign)
     if found.st_mode & OTHERS:
-        raise Refused(f"{what} can be written by other users (mode {stat.S_IMODE(found.st_mode):04o}): {writable}")
+        raise Refused(f"{what} can be written by other users (its mode is {stat.S_IMODE(found.st_mode):04o})", writable)

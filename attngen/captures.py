@@ -44,7 +44,7 @@ def read_table(array: Array, keys: Sequence[Operand], name: str = "captured") ->
             group = whole_axes(trace, key)
             if set(group) & {n for g in groups for n in g or ()}:
                 group = ()
-            extent = prod(bound(trace.extents[n]) for n in group) if group else length
+            extent = prod(length_of(trace, n) for n in group) if group else length
             if extent > length:
                 raise user_error(
                     f"{name} of shape {show_shape(array.shape)} is too short: dimension {d} is indexed by a coordinate that "
@@ -110,7 +110,12 @@ def whole_axes(trace: Trace, key: Value) -> Group:
     names = trace.coordinates.get(key, ())
     if not names and isinstance(key.op, Index) and key.op.range is None:
         names = key.names
-    return names if all(isinstance(trace.extents[n], int) for n in names) else ()
+    return names if all(isinstance(trace.extents[n], int) or n in trace.lengths for n in names) else ()
+
+
+def length_of(trace: Trace, axis: str) -> int:
+    """How long a captured array is along an axis, in the call that is traced for."""
+    return trace.lengths.get(axis, bound(trace.extents[axis]))
 
 
 def as_array(x: Any, name: str) -> Array:

@@ -17,7 +17,8 @@ class Derived:
     """
 
     def __init__(self, func: Func, steps: Pipeline, backend: Backend, variant: str, verify_each: VerifyEach) -> None:
-        self.func, self.steps, self.backend, self.variant, self.verify_each = func, steps, backend, variant, verify_each
+        self.func, self.steps, self.backend, self.variant = func, steps, backend, variant
+        self.verify_each: VerifyEach = verify_each
         self.seconds: dict[str, float] = {}
 
     @cached_property

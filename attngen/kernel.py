@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from attngen.arrays import Array, ArrayType, check_out
-from attngen.backends import Emitted, Executable
+from attngen.backends import Executable
+from attngen.derived import Derived
 from attngen.ir.diagnostics import Error, Remark
 from attngen.ir.func import Func
 from attngen.ir.interpreter import run
@@ -43,24 +44,32 @@ class Traced:
     captured: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
 
 
+NO_LOOPS = Remark("compile", "an axis has extent 0, so no loops were made")
+
+
 @dataclass(frozen=True, eq=False)
 class Built:
     """What a backend made. live: which outputs of the traced function it computes (the others are empty); sources: which
-    input each parameter reads."""
+    input each parameter reads; seconds: what making it took, by step; origin: whether it was compiled or kept, in words."""
 
-    func: Func
-    emitted: Emitted
+    derived: Derived
     executable: Executable
     live: tuple[int, ...]
     sources: tuple[str, ...]
+    seconds: Mapping[str, float]
+    origin: str
 
 
 class Stages(Mapping[str, str]):
-    """Stage name -> text, in order: input, each pass, the backend's texts. Those that only a built kernel has are made when
-    they are asked for."""
+    """Stage name -> text, in order: input, each pass, the backend's texts. All are made when they are asked for, and those
+    that only a built kernel has when one of them is."""
 
-    def __init__(self, funcs: Mapping[str, Func], built: Built | None) -> None:
-        self._funcs, self._built = funcs, built
+    def __init__(self, traced: Func, built: Built | None) -> None:
+        self._traced, self._built = traced, built
+
+    @cached_property
+    def _funcs(self) -> Mapping[str, Func]:
+        return self._built.derived.result.stages if self._built else {"input": self._traced}
 
     @cached_property
     def _late(self) -> Mapping[str, str]:
@@ -69,15 +78,15 @@ class Stages(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         if name in self._funcs:
             return str(self._funcs[name])
-        if self._built is not None and name in self._built.emitted.text:
-            return self._built.emitted.text[name]
+        if self._built is not None and name in self._built.derived.emitted.text:
+            return self._built.derived.emitted.text[name]
         late = self._late
         if name in late:
             return late[name]
         raise KeyError(f"{name!r}; the stages are {', '.join(self)}")
 
     def __iter__(self) -> Iterator[str]:
-        early = dict.fromkeys((*self._funcs, *(self._built.emitted.text if self._built else ())))
+        early = dict.fromkeys((*self._funcs, *(self._built.derived.emitted.text if self._built else ())))
         return iter(dict.fromkeys((*early, *self._late)))
 
     def __len__(self) -> int:
@@ -88,7 +97,8 @@ class Kernel:
     """Call it with the program's arrays, by position or by name; `out=` is written in place and returned.
 
     func: the final function. stages: every stage as text. pipeline: the passes with the options they ran with. remarks: what
-    they did or declined, and why.
+    they did or declined, and why. (Of a kernel that was kept on disk, these are made when they are asked for.) seconds: what
+    making it took, by step. origin: whether it was compiled or kept.
     """
 
     def __init__(
@@ -98,15 +108,12 @@ class Kernel:
         built: Built | None,
         *,
         target: str,
-        pipeline: str,
-        stages: Mapping[str, Func],
-        remarks: Sequence[Remark],
     ) -> None:
-        self.program, self.target, self.pipeline = program, target, pipeline
-        self.remarks = tuple(remarks)
-        self.stages: Mapping[str, str] = Stages(stages, built)
-        self.func = built.func if built else traced.func
-        self._traced, self._built, self._funcs = traced, built, stages
+        self.program, self.target = program, target
+        self.stages: Mapping[str, str] = Stages(traced.func, built)
+        self.seconds: Mapping[str, float] = built.seconds if built else {}
+        self.origin = built.origin if built else "not compiled"
+        self._traced, self._built = traced, built
         self._inputs = tuple(ArrayType(name, layout, type) for name, (layout, type) in traced.inputs.items())
         self._capture(traced.captured)
         func = traced.func
@@ -117,7 +124,23 @@ class Kernel:
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{t.name}: {t.type}" for t in self._inputs)
-        return f"<attngen kernel {self.func.name}({shown}) for {self.target}>"
+        return f"<attngen kernel {self.name}({shown}) for {self.target}>"
+
+    @property
+    def name(self) -> str:
+        return self._traced.func.name
+
+    @property
+    def func(self) -> Func:
+        return self._built.derived.result.func if self._built else self._traced.func
+
+    @property
+    def pipeline(self) -> str:
+        return str(self._built.derived.result.pipeline) if self._built else ""
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        return tuple(self._built.derived.result.remarks) if self._built else (NO_LOOPS,)
 
     def __call__(self, *arrays: Any, out: Any = None, num_threads: int | None = None, **named: Any) -> Any:
         """The output, a tuple if the program returns one. NumPy arrays of the shapes and dtypes compiled for, any strides.
@@ -164,18 +187,18 @@ class Kernel:
     def _bind(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         names = [want.name for want in self._inputs]
         if len(arrays) > len(names):
-            raise Error(f"@{self.func.name} takes {len(names)} arrays ({', '.join(names)}), got {len(arrays)}")
+            raise Error(f"@{self.name} takes {len(names)} arrays ({', '.join(names)}), got {len(arrays)}")
         found = dict(zip(names, arrays, strict=False))
         for name, x in named.items():
             if name not in names:
-                raise Error(f"@{self.func.name} has no input {name!r}; {suggest(name, names, 'its inputs are')}")
+                raise Error(f"@{self.name} has no input {name!r}; {suggest(name, names, 'its inputs are')}")
             if name in found:
-                raise Error(f"@{self.func.name}: {name} is given twice, by position and by name")
+                raise Error(f"@{self.name}: {name} is given twice, by position and by name")
             found[name] = x
         missing = [name for name in names if name not in found]
         if missing:
             verb = "is" if len(missing) == 1 else "are"
-            raise Error(f"@{self.func.name}: {' and '.join(missing)} {verb} missing; its inputs are {', '.join(names)}")
+            raise Error(f"@{self.name}: {' and '.join(missing)} {verb} missing; its inputs are {', '.join(names)}")
         return tuple(found[name] for name in names)
 
     def _out_arrays(self, out: Any, extents: dict[str, int], inputs: Sequence[Array]) -> list[Array]:
@@ -203,7 +226,7 @@ class Kernel:
         known = dict(zip(list(self._places)[len(self._inputs) :], self._captured, strict=True)) | arrays
         for name in arrays:
             if name not in self._traced.inputs:
-                raise Error(f"@{self.func.name} has no input {name!r}; {suggest(name, self._traced.inputs, 'its inputs are')}")
+                raise Error(f"@{self.name} has no input {name!r}; {suggest(name, self._traced.inputs, 'its inputs are')}")
         executable = built.executable if built else None
         return make_report(
             self._traced.func,
@@ -213,7 +236,9 @@ class Kernel:
             temporary_bytes=executable.temporary_bytes if executable else 0,
             bytes_moved=sum(t.bytes for t in (*self._inputs, *self._outputs)),
             remarks=self.remarks,
-            masks=tuple(masks_of(self._traced.func, self._funcs, built.sources, known)) if built else (),
+            masks=tuple(masks_of(self._traced.func, built.derived.result.stages, built.sources, known)) if built else (),
+            seconds=self.seconds,
+            origin=self.origin,
         )
 
 

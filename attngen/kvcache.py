@@ -14,12 +14,11 @@ from attngen.arrays import Array, check_array, overlap, overlaps_itself
 from attngen.ir.diagnostics import Error
 from attngen.sdpa import find_kernel
 from attngen.sdpa_inputs import read_extras
-from attngen.sdpa_options import ALIGNMENTS, check_dropout, check_flags, check_names, is_whole, read_options, with_splits
+from attngen.sdpa_options import ALIGNMENTS, is_whole, read_call
 from attngen.sdpa_runtime import offset_input
 from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.semantics import refuse_mean
 from attngen.specs import read_dtype, show_shape
-from attngen.thread_count import read_count
 
 
 def attention_with_kvcache(
@@ -76,22 +75,7 @@ def attention_with_kvcache(
 
     Raises Error for whatever does not fit, without having changed the caches.
     """
-    check_flags(enable_gqa=enable_gqa, deterministic=deterministic)
-    check_dropout(dropout_p)
-    read_count("num_threads", num_threads)
-    check_names(target=target)
-    options = read_options(
-        scale=scale,
-        layout=layout,
-        is_causal=is_causal,
-        causal_alignment=causal_alignment,
-        window=window,
-        softcap=softcap,
-        return_lse=return_lse,
-        lse_base=lse_base,
-        semantics=semantics,
-    )
-    options = with_splits(options, num_splits, deterministic)
+    options = read_call(locals())
     refuse_mean(options.semantics, semantics, "caches")
     check_arrays(query, key_cache, value_cache, key, value, layout)
     cache = read_cache(query.shape[0], (key_cache, value_cache), layout, cache_batch_idx, block_table)

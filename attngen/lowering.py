@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
-from attngen.backends import Backend, backend_names, get_backend
+from attngen.backends import Backend, backend_names, built_in, get_backend
+from attngen.cached_build import build
+from attngen.derived import Derived
 from attngen.ir.core import Block
-from attngen.ir.diagnostics import Error, Remark
+from attngen.ir.diagnostics import Error
 from attngen.ir.func import Func
 from attngen.ir.passes import PIPELINE
-from attngen.ir.pipeline import Pipeline, VerifyEach, parse_pipeline, run_pipeline
+from attngen.ir.pipeline import Pipeline, VerifyEach, parse_pipeline
 from attngen.ir.rewrite import postorder
 from attngen.kernel import Built, Kernel, Traced
 from attngen.names import kind_of, suggest
@@ -24,12 +27,14 @@ def build_kernel(
     pipeline: str | Pipeline | None = None,
     verify_each: VerifyEach = True,
 ) -> Kernel:
-    """Run the pipeline (None: the common one) and the backend's passes, emit and build.
+    """Run the pipeline (None: the common one) and the backend's passes, emit and build; or find the result of that on disk.
 
     Where an extent is 0 nothing needs a loop: empty outputs are not computed, and what else there is the interpreter computes.
     """
     check_options(pipeline, verify_each)
+    start = time.perf_counter()
     backend, variant = find_target(target)
+    loaded = time.perf_counter() - start  # the first time, its modules are imported
     check_sizes(traced)
     steps = (
         parse_pipeline(PIPELINE) if pipeline is None else parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
@@ -38,14 +43,12 @@ def build_kernel(
     live = tuple(k for k, v in enumerate(traced.func.outputs) if v.tensor.size)
     func, sources = with_outputs(traced, live)
     if not live or any(not v.tensor.size for op in func.body.ops for v in (*op.operands, *op.results)):
-        remarks = (Remark("compile", "an axis has extent 0, so no loops were made"),)
-        return Kernel(program, traced, None, target=target, pipeline="", stages={"input": traced.func}, remarks=remarks)
-    result = run_pipeline(func, steps, verify_each=verify_each)
-    emitted = backend.emit(result.func, variant)
-    built = Built(result.func, emitted, backend.build(emitted), live, sources)
-    return Kernel(
-        program, traced, built, target=target, pipeline=str(result.pipeline), stages=result.stages, remarks=result.remarks
-    )
+        return Kernel(program, traced, None, target=target)
+    derived = Derived(func, steps, backend, variant, verify_each)
+    derived.seconds["backend"] = loaded
+    made = build(derived)
+    built = Built(derived, made.executable, live, sources, made.seconds, made.origin)
+    return Kernel(program, traced, built, target=target)
 
 
 def with_outputs(traced: Traced, live: tuple[int, ...]) -> tuple[Func, tuple[str, ...]]:
@@ -82,8 +85,7 @@ def find_target(target: object) -> tuple[Backend, str]:
     if not isinstance(target, str):
         raise Error(f'target: expected a name such as "cpu", got {target!r}')
     name, _, variant = target.partition(":")
-    known = backend_names()
-    if name not in known:
+    if name not in built_in() and name not in (known := backend_names()):
         raise Error(f"target: there is no backend {name!r}; {suggest(name, known)}")
     backend = get_backend(name)
     if variant.partition(",")[0] not in backend.targets():  # what follows a comma the backend checks

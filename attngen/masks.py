@@ -29,6 +29,7 @@ from attngen.tile_map import TileMap, tile_maps
 from attngen.tracing import current
 
 __all__ = [
+    "TileMap",
     "and_masks",
     "block_causal",
     "causal",

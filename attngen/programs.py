@@ -62,9 +62,12 @@ class Program:
         """The function of the IR for inputs of these types."""
         return self.bind(types).func
 
-    def bind(self, types: Mapping[str, TensorType]) -> Traced:
-        """The function of the IR, and which input each of its parameters reads."""
-        trace = Trace.of(self.name, self.layouts, types)
+    def bind(self, types: Mapping[str, TensorType], lengths: Mapping[str, int] | None = None) -> Traced:
+        """The function of the IR, and which input each of its parameters reads.
+
+        lengths: of axes with runtime extents, if it is traced for one call; captured arrays are bound to it at these lengths.
+        """
+        trace = Trace.of(self.name, self.layouts, types, lengths)
         inputs = {r.source: Tensor(r.value, trace) for r in trace.reads}
         with tracing(trace):
             returned = with_tables(self.function)(**inputs)

@@ -13,7 +13,7 @@ from attngen.lowering import build_kernel
 from attngen.mods import Mod, check_mod
 from attngen.programs import Program
 from attngen.sdpa_inputs import Extra, read_extras
-from attngen.sdpa_options import Options, check_dropout, check_flags, check_names, check_scale, read_options, with_splits
+from attngen.sdpa_options import Options, check_scale, read_call
 from attngen.sdpa_packed import packed_rows
 from attngen.sdpa_program import sdpa_program
 from attngen.sdpa_runtime import FAMILIES, Family, Form, family_key, with_offset
@@ -22,7 +22,6 @@ from attngen.sdpa_splits import split_pipeline
 from attngen.semantics import refuse_mean
 from attngen.specs import Spec, array_dtype_name, input_types, read_dtype
 from attngen.table import KERNELS
-from attngen.thread_count import read_count
 from attngen.torch_arrays import accepts_tensors
 
 Named = Sequence[tuple[str, Array]]
@@ -95,22 +94,7 @@ def scaled_dot_product_attention(
     side, then merged (flash-decoding); None: in several where there are fewer rows of queries than threads, unless
     deterministic. Raises Error for whatever does not fit.
     """
-    check_flags(enable_gqa=enable_gqa, deterministic=deterministic)
-    check_dropout(dropout_p)
-    read_count("num_threads", num_threads)
-    check_names(target=target)
-    options = read_options(
-        scale=scale,
-        layout=layout,
-        is_causal=is_causal,
-        causal_alignment=causal_alignment,
-        window=window,
-        softcap=softcap,
-        return_lse=return_lse,
-        lse_base=lse_base,
-        semantics=semantics,
-    )
-    options = with_splits(options, num_splits, deterministic)
+    options = read_call(locals())
     arrays = (("query", query), ("key", key), ("value", value))
     for name, x in arrays:
         check_array(name, x)
@@ -187,19 +171,17 @@ def modified_kernel(
     arrays: Named, options: Options, extras: tuple[Extra, ...], mods: dict[str, Mod], target: str, form: Form
 ) -> Call:
     """Traced on every call, so that captured numbers and arrays are those of now; compiled once per distinct function.
-
-    A captured array that is read along the queries or keys has their length, which makes the kernel one for these lengths.
+    A captured array that is read along the queries or keys is bound to each call at its lengths.
     """
-    made, traced = trace(arrays, options, extras, mods)
-    if form.offset and not any({"i", "j"} & set(x.type.names) for x in traced.captured.values()):
-        (_, query), (_, key), _ = arrays
-        options, extras = with_offset(Shape.of(query, key, options.layout), options, extras)
-        made, traced = trace(arrays, options, extras, mods, form)
     (_, query), (_, key), _ = arrays
-    made = sdpa_program(Shape.of(query, key, options.layout), options, read_dtype(query.dtype, "query").accumulator, extras)
+    shape = Shape.of(query, key, options.layout)
+    if form.offset:
+        options, extras = with_offset(shape, options, extras)
+    _, traced = trace(arrays, options, extras, mods, form)
+    made = sdpa_program(shape, options, read_dtype(query.dtype, "query").accumulator, extras)
     # What is kept must not keep alive what the modifications have captured.
     bare = dataclasses.replace(traced, captured={})
-    pipeline = split_pipeline(Shape.of(arrays[0][1], arrays[1][1], options.layout), options, form)
+    pipeline = split_pipeline(shape, options, form)
     kernel = KERNELS.get(
         ("sdpa", traced.func, target, pipeline), lambda: build_kernel(made, bare, target=target, pipeline=pipeline)
     )
@@ -214,7 +196,8 @@ def trace(
     accumulator = read_dtype(query.dtype, "query").accumulator
     check_scale(options.scale, accumulator)
     check_scale(options.softcap, accumulator, "softcap")
-    made = sdpa_program(Shape.of(query, key, options.layout), options, accumulator, extras, **mods)
+    shape = Shape.of(query, key, options.layout)
+    made = sdpa_program(shape, options, accumulator, extras, **mods)
     named = (*arrays, *((extra.name, extra.array) for extra in extras))
     extents: Mapping[str, Extent] = form.extents if form else {}
 
@@ -223,4 +206,5 @@ def trace(
         shape = tuple(extents.get(group[0], int(n)) for group, n in zip(groups, x.shape, strict=True))
         return Spec(shape, array_dtype_name(read_dtype(x.dtype, name)))
 
-    return made, made.bind(input_types(made.layouts, {name: spec(name, x) for name, x in named}))
+    types = input_types(made.layouts, {name: spec(name, x) for name, x in named})
+    return made, made.bind(types, {"i": shape.q_len, "j": shape.kv_len})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from math import isfinite
@@ -196,18 +198,24 @@ def read_window(window: Any, conventions: Semantics) -> Window:
     return left, right
 
 
-def check_dropout(dropout_p: Any) -> None:
+READ = tuple(inspect.signature(read_options).parameters)
+
+
+def read_call(given: Mapping[str, Any]) -> Options:
+    """The arguments by name of a call, those checked that are no arrays.
+
+    In how many parts the keys are read changes the last bits of results, so a deterministic call reads them in one part unless
+    it says otherwise.
+    """
+    check_flags(enable_gqa=given["enable_gqa"], deterministic=given["deterministic"])
+    dropout_p = given["dropout_p"]
     if not is_number(dropout_p) or dropout_p != 0:
         raise Error(f"dropout_p: expected 0, got {dropout_p!r}; dropout is for training and is never applied or ignored here")
-
-
-def with_splits(options: Options, num_splits: Any, deterministic: bool) -> Options:
-    """The options with what is said of parts of the keys. How many there are changes the last bits of results, so a
-    deterministic call reads them in one part unless it says otherwise."""
-    count = read_count("num_splits", num_splits)
-    if count is None:
-        return replace(options, splits=1) if deterministic else options
-    return replace(options, splits=count)
+    read_count("num_threads", given["num_threads"])
+    check_names(target=given["target"])
+    options = read_options(**{name: given[name] for name in READ})
+    parts = read_count("num_splits", given["num_splits"]) or (1 if given["deterministic"] else 0)
+    return replace(options, splits=parts) if parts else options
 
 
 def check_flags(**flags: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -76,6 +77,10 @@ class Family:
 
 
 FAMILIES: Table[Family] = Table(256)
+
+if hasattr(os, "register_at_fork"):
+    # Another thread of the parent may have held the lock of a family.
+    os.register_at_fork(after_in_child=FAMILIES.reset)
 
 
 def family_key(

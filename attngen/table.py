@@ -27,8 +27,15 @@ class Table(Generic[T]):
         self.reset()
 
     def reset(self) -> None:
-        """Empty the table. A forked child does so too: another thread of its parent may have held a lock."""
+        """Empty the table."""
         self.lock, self.entries = Lock(), OrderedDict[Hashable, _Entry[T]]()
+
+    def after_fork(self) -> None:
+        """In a forked child: new locks, since other threads of the parent may have held those, and what was made already."""
+        self.lock = Lock()
+        self.entries = OrderedDict((key, entry) for key, entry in self.entries.items() if entry.made)
+        for entry in self.entries.values():
+            entry.lock = Lock()
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -64,4 +71,4 @@ KERNELS: Table[Kernel] = Table(128)
 """Kernels compiled by calls that take arrays, in this process."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=KERNELS.reset)
+    os.register_at_fork(after_in_child=KERNELS.after_fork)

@@ -187,12 +187,10 @@ class Search:
         values = self.evaluate(parts, level, dict(zip(self.ranges, place, strict=True)))
         known = {name: values[v] for name, v in self.wanted.items()}
         kinds = np.where(np.broadcast_to(known["certain"], place.shape[1]), FULL, MIXED)
-        if "possible" in known:
-            start, stop = parts[self.ranges[-1]]
-            first, end = known.get("first", start), np.minimum(known.get("end", stop), self.axes[-1].extent)
-            kinds[~(known["possible"] & (np.maximum(first, start) < np.minimum(end, stop)) & (np.maximum(first, 0) < end))] = (
-                EMPTY
-            )
+        start, stop = parts[self.ranges[-1]]
+        first, end = known.get("first", start), np.minimum(known.get("end", stop), self.axes[-1].extent)
+        visited = (np.maximum(first, start) < np.minimum(end, stop)) & (np.maximum(first, 0) < end)
+        kinds[~(visited & known.get("possible", True))] = EMPTY
         return kinds
 
     def evaluate(self, parts: Mapping[Value, Any], level: int, place: Mapping[Value, np.ndarray]) -> dict[Value, Any]:

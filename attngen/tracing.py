@@ -43,8 +43,9 @@ class Trace:
 
     extents: of every axis met so far, parameters first. default_float: what an integer becomes where a float is needed.
     coordinates: computed values that are the whole coordinate along several axes in one dimension. captured: arrays read that
-    are no inputs, by the name of the parameter that they are bound to; tables: the reads of them. counted: where a coordinate with all its axes
-    means something; elsewhere nothing is looked up by it.
+    are no inputs, by the name of the parameter that they are bound to; tables: the reads of them. counted: where a coordinate
+    with all its axes means something; elsewhere nothing is looked up by it. lengths: of axes with runtime extents, in the call
+    that is traced for.
     """
 
     name: str
@@ -56,10 +57,13 @@ class Trace:
     captured: dict[str, Captured] = field(default_factory=dict[str, Captured])
     tables: dict[Hashable, Value] = field(default_factory=dict[Hashable, Value])
     counted: Value | None = None
+    lengths: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @staticmethod
-    def of(name: str, layouts: Mapping[str, Layout], types: Mapping[str, TensorType]) -> Trace:
-        trace = Trace(name)
+    def of(
+        name: str, layouts: Mapping[str, Layout], types: Mapping[str, TensorType], lengths: Mapping[str, int] | None = None
+    ) -> Trace:
+        trace = Trace(name, lengths=lengths or {})
         for source, layout in layouts.items():
             trace.read(source, source, layout, types[source])
         floats = [t.element for t in types.values() if t.element.is_float]
@@ -127,7 +131,7 @@ OWN = frozenset(
     f"attngen.{m}"
     for m in (
         *("arithmetic", "captures", "closures", "functions", "masks", "mods", "numpy_protocol", "programs", "renaming"),
-        *("kvcache", "sdpa", "sdpa_program", "tensor", "torch_protocol", "tracing"),
+        *("kvcache", "sdpa", "sdpa_program", "tensor", "torch_arrays", "torch_protocol", "tracing"),
     )
 )
 """Modules that stand between the user's line and the op it builds."""

@@ -19,6 +19,9 @@ COMMANDS = {
     "semantics": ("attngen.cli.semantics", "Show the conventions of libraries, and where two disagree."),
     "bench": ("attngen.cli.bench", "Time attention beside other libraries, each checked, in one run."),
     "show": ("attngen.cli.show", "Draw which tiles of a mask are empty, full or mixed."),
+    "ptx": ("attngen.cli.ptx", "Run, check and count PTX on the CPU, without a GPU."),
+    "cache": ("attngen.cli.cache", "List, check and remove the kernels that are kept on disk."),
+    "doctor": ("attngen.cli.doctor", "Show what was found on this machine, and what is missing."),
     "list": ("attngen.cli.listing", "Show passes, ops, backends and targets."),
 }
 
@@ -62,6 +65,7 @@ def cli() -> None:
     attngen bench                                 time a shape beside the libraries that are installed
     attngen semantics --diff torch flash_attn     where two libraries mean different things
     attngen show --mask causal,window:255,0       which tiles of a mask are computed
+    attngen doctor                                what was found here, and what is missing
     attngen list passes                           what passes there are, and their options
     """
 

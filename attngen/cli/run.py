@@ -24,7 +24,7 @@ from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import PASSES, Pipeline, Step, VerifyEach, parse_pipeline, run_pipeline
 from attngen.kernel import Kernel
 from attngen.lowering import build_kernel, find_target
-from attngen.report import Loop
+from attngen.report import Loop, made_in
 from attngen.specs import DTYPES, show_shape
 from attngen.thread_count import get_num_threads
 
@@ -201,7 +201,7 @@ def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: 
     ]
     if not judgements:
         rows.append(("error", "not checked: the program as written needs too much memory to be interpreted"))
-    rows.append(("compile", f"{compiled:.2f} s"))
+    rows.append(("compile", made_in(compiled, kernel.seconds, kernel.origin)))
     if passed:
         seconds, calls = measure(kernel, arrays, result)
         rows += [

@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Generator
 
-from attngen.ir.build import compare, constant, folded, maximum, minimum, mul, select, unary
+from attngen.ir.build import add, binary, compare, constant, folded, maximum, minimum, mul, select, unary
 from attngen.ir.core import Op, Value, at, constant_value
 from attngen.ir.diagnostics import remark
-from attngen.ir.elementwise import Abs, Elementwise
+from attngen.ir.elementwise import LOG2E, Abs, Div, Elementwise, Exp2, Sigmoid
 from attngen.ir.func import Func
 from attngen.ir.nd import Reduce
 from attngen.ir.pipeline import register_pass
@@ -19,7 +19,7 @@ from attngen.ir.types import ElementType
 
 @register_pass("fold-scale")
 def fold_scale(func: Func) -> Func:
-    """Compute exponentials and logarithms to base 2, with all constant factors in one.
+    """Compute exponentials, logarithms and 1 / (1 + e**-x) to base 2, with all constant factors in one.
 
     before: %m = nd.reduce (%s * 0.125) kind max;  %e = nd.exp (%s * 0.125 - max(%m, LOWEST))
     after:  %m = nd.reduce (%s * 0.18) kind max;   %e = nd.exp2 (%s * 0.18 - max(%m, LOWEST))      0.18 = 0.125 · log2(e)
@@ -60,6 +60,9 @@ class Folding:
             if op.facts.sum_to_product:
                 return folded(cls(value=self.scale(x, c)))  # pyright: ignore[reportCallIssue]  # a unary op
             return mul(folded(cls(value=x)), c)  # pyright: ignore[reportCallIssue]  # a unary op
+        if isinstance(op, Sigmoid):
+            power = unary(Exp2, self.scale(op.value, -LOG2E))
+            return binary(Div, constant(1, power.element), add(power, 1))
         factor = constant_factor(op)
         if factor is not None:
             return self.scale(factor[1], factor[0]) if constant_factor(factor[1].op) else None

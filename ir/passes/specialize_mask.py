@@ -83,8 +83,7 @@ def conditions(loop: For) -> Conditions | None:
     """Nothing if no bounds of a mask are known, or the loop is specialized already."""
     range, *carried = loop.body.args
     masks = [v for v in masks_of(loop.body.yields) if range in free((v,))[v]]
-    done = loop.limits or any(isinstance(op, If) for op in loop.body.ops)
-    if not masks or done:
+    if not masks or any(isinstance(op, If) for op in loop.body.ops):
         return None
     tiles = TileBounds()
     bounds: dict[Value, tuple[Value, Value]] = {}
@@ -98,9 +97,10 @@ def conditions(loop: For) -> Conditions | None:
             return None
         certain = all_of(ew.And, [b[0] for b in bounds.values()])
         possible = all_of(ew.Or, [b[1] for b in bounds.values()])
+        given = Span(loop.first, loop.end, exact=True)
         if not unchanged(carried, loop.body.yields, bounds):
-            return Conditions(bounds, certain, None, Span())
-        return Conditions(bounds, certain, possible, Solver(loop).span(possible))
+            return Conditions(bounds, certain, None, given)
+        return Conditions(bounds, certain, possible, given.and_(Solver(loop).span(possible)))
 
 
 def all_of(cls: type[ew.Binary], values: list[Value]) -> Value:

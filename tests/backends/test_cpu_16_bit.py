@@ -259,6 +259,14 @@ def test_conversions_are_vector_instructions(dtype: str) -> None:
         assert len(re.findall(rf"\t(?:{widening})\t.*[yz]mm", asm)) >= 4 and re.search(rf"\t(?:{narrowing})\t.*[yz]mm", asm)
 
 
+def test_few_rows_read_keys_and_values_where_they_are() -> None:
+    kernel = attngen.compile(attngen.attention, dtype="float16", q=(1, 2, 1, 64), k=(1, 2, 512, 64), v=(1, 2, 512, 64))
+    low = kernel.stages["choose-layouts"]
+    assert len(re.findall(r"cpu\.pack .* element f32", low)) == 1
+    calls = [line.strip() for line in kernel.stages["python"].splitlines() if re.match(r"\s*pack_", line)]
+    assert len(calls) == 3 and "if k_d != 2:" in kernel.stages["python"] and "if v_e != 2:" in kernel.stages["python"]
+
+
 def test_each_element_of_a_tile_is_converted_once() -> None:
     """Products read f32: of keys and values in a loop, and of queries before it."""
     kernel = attngen.compile(attngen.attention, dtype="bfloat16", q=(1, 2, 512, 64), k=(1, 2, 512, 64), v=(1, 2, 512, 64))

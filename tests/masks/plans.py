@@ -81,8 +81,8 @@ def draw_plan(seed: int) -> Plan:
     heads, kv_heads = (1, 1) if rank == 2 else one((4, 2), (3, 3), (2, 1), (1, 1))
     q_len, kv_len = one((1, 13), (7, 11), (9, 9), (6, 70), (70, 5), (5, 1))
     dtype = one("float32", "float32", "float32", "float64", "float16", "bfloat16")
-    sizes: Any = (int(q_len), int(kv_len), one(1, 4, 8), one(3, 8))
-    plan = Plan(seed, dtype, batch, int(heads), int(kv_heads), *sizes, rank, sequences, {})
+    d, d_v = one(1, 4, 8), one(3, 8)
+    plan = Plan(seed, dtype, batch, heads, kv_heads, q_len, kv_len, d, d_v, rank, sequences, {})
 
     def shape() -> tuple[int, ...]:
         """One that broadcasts to the scores'."""
@@ -110,6 +110,7 @@ def draw_plan(seed: int) -> Plan:
         "enable_gqa": lambda: True,
         "deterministic": lambda: True,
         "num_threads": lambda: one(1, 2),
+        "num_splits": lambda: one(1, 2, 3),
         "out": lambda: True,
     }
     given = {name: make() for name, make in choices.items() if rng.random() < 0.35}
@@ -215,7 +216,7 @@ def judged(plan: Plan, arrays: tuple[Array, ...], given: Mapping[str, Any], pois
             seen = [slice(at, at + n) for at, n in zip(starts[1], used, strict=False)]
             spoil(k, v, ~np.isin(np.arange(plan.kv_len), [j for part in seen for j in range(part.start, part.stop)]))
             q[:, starts[0][-1] :] = np.nan
-        out, lse = oracle.packed(*turned, *starts, **passed)
+        out, lse = oracle.packed(turned[0], turned[1], turned[2], *starts, **passed)
         out = out.swapaxes(0, 1)
     else:
         heads = 1 if plan.rank == 2 else plan.heads

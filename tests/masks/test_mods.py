@@ -43,7 +43,8 @@ def test_published_modifications_run_unchanged(normal: Any, torch: str, name: st
     given: dict[str, Any] = {kind: judged}
     want, want_lse = attention(q, k, v, **given)
     for way in WAYS:
-        out, lse = attend(way, q, k, v, **{kind: mod})
+        changed: dict[str, Any] = {kind: mod}
+        out, lse = attend(way, q, k, v, **changed)
         np.testing.assert_allclose(out, want, rtol=1e-5, atol=4e-6)
         np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=4e-6)
 

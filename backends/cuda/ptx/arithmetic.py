@@ -16,7 +16,7 @@ def mul(d: Decoder) -> Effect:
     return floats.binary(d) if floats.is_float(d) else integers.multiply(d)
 
 
-@instruction("mad", "fma")
+@instruction("mad", "madc", "fma")
 def mad(d: Decoder) -> Effect:
     return floats.fma(d) if floats.is_float(d) else integers.multiply(d)
 

@@ -7,7 +7,7 @@ import numpy as np
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, instruction
 from attngen.backends.cuda.ptx.floats import limited
 from attngen.backends.cuda.ptx.memory import WINDOWS
-from attngen.backends.cuda.ptx.rounding import MODES, flush, narrow, to_tf32, widen
+from attngen.backends.cuda.ptx.rounding import MODES, flush, narrow, to_tf32, two_sum, widen
 from attngen.backends.cuda.ptx.types import B32, F32, S64, TYPES, Array, Type
 
 INTEGRAL = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
@@ -34,9 +34,7 @@ def cvt(d: Decoder) -> Effect:
         sat = d.modifiers.flag("sat")
 
         def from_integer() -> None:
-            # An integer of 64 bits can need more than a float64 has; the rest is its error.
-            high = a.astype(np.float64)
-            result = narrow(high, missing(a, high) if s.bits == 64 else 0.0, t, mode)
+            result = narrow(*(parts(a) if s.bits == 64 else (a.astype(np.float64), 0.0)), t, mode)
             store(limited(result, t, 0.0, 1.0) if sat else result)
 
         return from_integer
@@ -50,14 +48,10 @@ def cvt(d: Decoder) -> Effect:
     return lambda: store(a.astype(t.numpy))
 
 
-def missing(a: Array, high: Array) -> Array:
-    """a − high for integers of 64 bits; the difference is small."""
-    unsigned = a.dtype.kind == "u"
-    limit = 2.0**64 if unsigned else 2.0**63
-    inside = np.abs(high) < limit
-    back = np.where(inside, high, 0).astype(a.dtype)
-    difference = (a - back).view(np.int64).astype(np.float64)
-    return np.where(inside, difference, -((-a).astype(np.float64) if unsigned else 1.0))
+def parts(a: Array) -> tuple[Array, Array]:
+    """An integer of 64 bits as float64 and its rounding error."""
+    upper = (a >> a.dtype.type(32)).astype(np.float64) * 2.0**32
+    return two_sum(upper, (a & a.dtype.type(0xFFFFFFFF)).astype(np.float64))
 
 
 def to_integer(x: Array, t: Type) -> Array:

@@ -100,8 +100,8 @@ def fma(d: Decoder) -> Effect:
                 return narrow(*two_sum(x * y, z), element, mode)
             p, e = two_product(x, y)
             s, g = two_sum(p, z)
-            g = np.where(np.isfinite(e + g), e + g, 0.0)
-            return narrow(s + g, 0.0, element, mode)
+            high, low = two_sum(s, np.where(np.isfinite(e + g), e + g, 0.0))
+            return narrow(high, np.where(np.isfinite(low), low, 0.0), element, mode)
 
         return f
 

@@ -89,23 +89,35 @@ def carried(d: Decoder, t: Type, uses: bool) -> Effect:
 
 
 def multiply(d: Decoder) -> Effect:
-    """`mul` and `mad` with `.lo`, `.hi`, `.wide`."""
+    """`mul`, `mad` and `madc` with `.lo`, `.hi`, `.wide`; a condition code only of unsigned sums."""
     t = d.modifiers.type()
     part = d.modifiers.choice("lo", "hi", "wide")
-    if not part:
-        raise d.modifiers.refused("the form without .lo, .hi or .wide")
+    if not part or ("cc" in d.modifiers.left and t.kind != "u"):
+        raise d.modifiers.refused("the form")
     out = wider(t) if part == "wide" else t
     a, b, store = d.read(1, t), d.read(2, t), d.write(0, out)
     c = d.read(3, out) if d.i.opcode.startswith("mad") else None
+    sets, uses, m = d.modifiers.flag("cc"), d.i.opcode == "madc", d.machine
 
     def product() -> Array:
         if part == "hi":
             return high_product(a, b, t)
         return np.multiply(a, b, dtype=out.numpy)
 
+    def with_carry_bit() -> None:
+        held = product()
+        total = held + c
+        over = total < held
+        if uses:
+            carry = m.carry.astype(total.dtype)
+            over, total = over | (total + carry < total), total + carry
+        store(total)
+        if sets:
+            np.copyto(m.carry, over, where=m.where)
+
     if c is None:
         return lambda: store(product())
-    return lambda: store(product() + c)
+    return with_carry_bit if sets or uses else lambda: store(product() + c)
 
 
 @instruction("sad")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attngen.backends.cuda.ptx.copies import Copies
     from attngen.backends.cuda.ptx.mbarriers import Mbarriers
 
-PATIENCE = 4096
+PATIENCE = 100
 """Basic blocks that run while other warps could, before those have their turn."""
 FAR = 1 << 40
 

@@ -30,21 +30,23 @@ CLASSES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Class, and the beginnings of the names that belong to it; the first that fits counts."""
 
+FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
 MEMORY = ("global", "shared", "local", "param", "const")
 
 
 def classify(i: Instruction) -> str:
     """The class of an instruction: one of CLASSES, a load or store by its space, or arithmetic by its kind."""
     words = (i.opcode, *i.modifiers)
+    is_float = words[-1] in FLOATS
     for name, beginnings in CLASSES:
+        if name == "special function" and not is_float:
+            continue
         if any(words[: len(b.split("."))] == tuple(b.split(".")) for b in beginnings):
             return name
     if i.opcode in ("ld", "ldu", "st"):
         spaces = [m.partition("::")[0] for m in i.modifiers if m.partition("::")[0] in MEMORY]
         return f"{'store' if i.opcode == 'st' else 'load'}, {(spaces or ['generic'])[0]}"
-    if i.modifiers and i.modifiers[-1] in ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64"):
-        return f"{i.modifiers[-1]} arithmetic"
-    return "integer arithmetic"
+    return f"{words[-1]} arithmetic" if is_float else "integer arithmetic"
 
 
 def statistics(ptx: str, file: str = "<ptx>") -> dict[str, dict[str, int]]:
