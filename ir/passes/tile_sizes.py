@@ -19,6 +19,8 @@ ROWS, REDUCED = 64, 128
 """Rows of a part, and elements of a reduced axis per trip: the scores of one part fill 32 KB in f32."""
 MASKED_ROWS, MASKED_REDUCED = 32, 64
 """The same where a mask lies over both: smaller parts leave out more. Half of it over short axes."""
+LONGEST = 512
+"""Elements of a reduced axis per trip where there are fewer rows: as many scores, up to so many keys; under a mask half."""
 SHORT = 256
 WHOLE = 512
 """An axis up to this length may stay whole."""
@@ -37,12 +39,12 @@ def choose_steps(func: Func) -> dict[str, int]:
         role = role_of(func, name)
         if role == "batch":
             steps[name] = 1
-        elif role == "reduced":
-            longest = REDUCED if not masked else MASKED_REDUCED if extents[name] > SHORT else MASKED_REDUCED // 2
-            steps[name] = min(longest, max(extents[name], 1))
-        else:
+        elif role == "row":
             steps[name] = max(min(rows, extents[name]), 1)
             rows = max(rows // steps[name], 1)
+    for name in (n for n in extents if n in wanted and n not in steps):
+        longest = REDUCED if not masked else MASKED_REDUCED if extents[name] > SHORT else MASKED_REDUCED // 2
+        steps[name] = min(longest * rows, LONGEST // (1 + masked), max(extents[name], 1))
     whole = looked_up(func.body.ops)
     for type in {v.tensor for op in func.body.ops for v in (*op.operands, *op.results)}:
         if not whole & set(type.names):
