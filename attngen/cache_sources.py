@@ -36,8 +36,12 @@ def check_unchanged() -> None:
     memory is not known then."""
     for root in own_roots():
         for path in source_files(root):
-            # Not the time of modification, which tools that copy files set back.
-            if os.stat(path).st_ctime > attngen.LOADED_AT:
+            try:
+                # Not the time of modification, which tools that copy files set back.
+                changed = os.stat(path).st_ctime > attngen.LOADED_AT
+            except OSError:
+                changed = True
+            if changed:
                 raise NotKept(f"{path} was changed after this process had loaded attngen")
 
 

@@ -6,7 +6,6 @@ array is read as a tensor with that axis; any other index is computed and looked
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -17,9 +16,10 @@ from attngen.arithmetic import Operand
 from attngen.ir import build
 from attngen.ir.core import Value, constant_value
 from attngen.ir.nd import Gather, Index
-from attngen.ir.types import BF16, Axis, Layout, TensorType, bound
+from attngen.ir.types import Axis, Layout, TensorType, bound
 from attngen.names import kind_of
-from attngen.specs import array_dtype, read_dtype, show_shape
+from attngen.specs import read_dtype, show_shape
+from attngen.torch_arrays import shared
 from attngen.tracing import Captured, Trace, current, user_error
 
 Array = np.ndarray[Any, Any]
@@ -127,7 +127,4 @@ def as_array(x: Any, name: str) -> Array:
     tensor = x.detach()
     if tensor.device.type != "cpu":
         raise user_error(f"{name}: a tensor on the device {tensor.device} cannot be read here", help=f"capture {name}.cpu()")
-    if str(tensor.dtype) == "torch.bfloat16":
-        torch: Any = importlib.import_module("torch")
-        return tensor.view(torch.int16).numpy().view(array_dtype(BF16))
-    return tensor.numpy()
+    return shared(tensor)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from attngen.ir.func import Func
 from attngen.ir.interpreter import run
 from attngen.ir.types import Layout, TensorType
 from attngen.names import suggest
-from attngen.report import Report, make_report, masks_of
 from attngen.thread_count import get_num_threads, read_count
 
 
@@ -43,6 +43,12 @@ class Traced:
     several: bool
     captured: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
 
+
+if TYPE_CHECKING:
+    from attngen.report import Report
+
+OFTEN = 16
+"""Calls after which a shorter way to call a kernel pays for itself."""
 
 NO_LOOPS = Remark("compile", "an axis has extent 0, so no loops were made")
 
@@ -117,6 +123,9 @@ class Kernel:
         self._inputs = tuple(ArrayType(name, layout, type) for name, (layout, type) in traced.inputs.items())
         self._capture(traced.captured)
         func = traced.func
+        self._calls = 0
+        self._direct: Callable[..., Any] | None = None
+        self._made: tuple[tuple[int, ...], Any] = (), None
         self._outputs = tuple(
             ArrayType(name, layout, v.tensor)
             for name, layout, v in zip(traced.out_names, func.out_layouts, func.outputs, strict=True)
@@ -148,6 +157,10 @@ class Kernel:
         num_threads: at most so many threads; None asks `attngen.get_num_threads`. The result is the same to the last bit.
         Raises Error for anything else, and for an `out=` that is read-only or overlaps itself or an input.
         """
+        if self._direct is not None and num_threads is None and not named:
+            made: Any = np.empty(*self._made) if out is None else out
+            if self._direct(*arrays, made) is not None:
+                return made
         count = read_count("num_threads", num_threads)
         if named or len(arrays) != len(self._inputs):
             arrays = self._bind(arrays, named)
@@ -165,10 +178,23 @@ class Kernel:
         else:
             threads = get_num_threads if count is None else lambda: count
             built.executable([given[k] for k in self._read], [outputs[k] for k in built.live], threads)
+            self._calls += 1
+            if self._calls == OFTEN:
+                self._shorten()
         # What was given is returned itself, of whatever subclass of an array it is.
         if not self._traced.several:
             return outputs[0] if out is None else out
         return tuple(outputs if out is None else (x if y is None else y for x, y in zip(outputs, out, strict=True)))
+
+    def _shorten(self) -> None:
+        """Ask for a shorter way to call what is called often."""
+        built = self._built
+        assert built is not None
+        if self._captured or self._traced.several or self._outputs[0].fixed_shape is None:
+            return
+        self._made = self._outputs[0].fixed_shape, self._outputs[0].dtype
+        wanted = [*(self._inputs[k] for k in self._read), *self._outputs]
+        self._direct = built.executable.direct([*self._read, len(self._inputs)], [want.dtype for want in wanted])
 
     def with_captured(self, captured: Mapping[str, Bound]) -> Kernel:
         """The same kernel on what another trace of an equal program has captured."""
@@ -217,11 +243,31 @@ class Kernel:
                 taken = (*taken, (want.name, x))
         return arrays
 
+    def export(self, path: str | PathLike[str], *, name: str = "", cc: str = "", versions: Sequence[Kernel] = ()) -> None:
+        """Write one file, for use without Python; the suffix says which.
+
+        .so is a shared library that C can call, .h its header; .py calls the library lib<name>.so beside it, with NumPy
+        alone. .o is object code and .c what goes around it, for linking elsewhere. .ll and .s are the kernel as text.
+
+        name: of the function in C, the program's own if empty. cc: the C compiler that links a .so, with its flags; if empty,
+        $CC or cc, or the cross compiler of the target, such as aarch64-linux-gnu-gcc. versions: kernels of the same program
+        for other targets; the library runs the first one that the processor can run, this kernel first.
+
+        Raises Error for other suffixes, kernels that are not for the CPU, and where there is no C compiler.
+        """
+        from attngen.export import Compiled, export
+
+        compiled = [Compiled(k.target, k._traced, k._built) for k in (self, *versions)]
+        export(compiled, path, name=name, cc=cc)
+
     def report(self, **arrays: Any) -> Report:
         """Operations, bytes, loops, tile sizes and the reason for each, what masks leave out, and an estimate of the time.
 
         arrays: inputs by name; those that masks depend on are needed to count what is left out.
         """
+        # Most processes that call kernels ask none for a report.
+        from attngen.report import make_report, masks_of
+
         built = self._built
         known = dict(zip(list(self._places)[len(self._inputs) :], self._captured, strict=True)) | arrays
         for name in arrays:

@@ -105,7 +105,7 @@ def broadcast(name: str, x: Array, dimensions: Sequence[Dimension]) -> Extra:
 def small(name: str, x: Any, accumulator: ElementType, *wanted: Sequence[Dimension]) -> Extra:
     """A few numbers, of one of the given shapes, in the precision of the scores."""
     try:
-        array = np.asarray(x)
+        array: Array = np.asarray(x)
     except (TypeError, ValueError):
         raise Error(f"{name}: expected an array of floats, got {x!r}") from None
     if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
@@ -114,7 +114,12 @@ def small(name: str, x: Any, accumulator: ElementType, *wanted: Sequence[Dimensi
         shape = tuple(extent for _, extent in dimensions) or (1,)
         if array.shape == shape or not dimensions and array.shape == ():
             groups = tuple(axes for axes, _ in dimensions)
-            array = array.astype(accumulator.numpy)
+            with np.errstate(over="ignore"):
+                array = array.astype(accumulator.numpy)
+            # A sink of -inf is none.
+            wrong: Array = ~np.isfinite(array) & ~(np.isneginf(array) & (name == "sinks"))
+            for at in np.argwhere(wrong)[:1].tolist():
+                raise Error(f"{place(name, at)} is {array[tuple(at)]} in {array.dtype.name}; expected a finite number")
             return Extra(name, array if groups else array.reshape(()), Layout(groups))
     shapes = " or ".join(show_shape(tuple(extent for _, extent in dimensions) or (1,)) for dimensions in dict.fromkeys(wanted))
     names = "one slope per head (and batch entry)" if name == "alibi_slopes" else "one per head"
@@ -129,8 +134,11 @@ def lengths(name: str, x: Any, batch: Sequence[Dimension], limit: int) -> Extra:
     shape = tuple(extent for _, extent in batch)
     if array.shape != shape and not (not shape and array.shape == (1,)):
         raise Error(f"{name}: expected shape {show_shape(shape)}, one length per batch entry, got {show_shape(array.shape)}")
-    for place in np.argwhere((array < 0) | (array > limit))[:1]:
-        at = tuple(map(int, place))
-        where = "".join(f"[{k}]" for k in at)
-        raise Error(f"{name}{where} is {array[at]}; expected a length from 0 to kv_len = {limit}")
+    for at in np.argwhere((array < 0) | (array > limit))[:1].tolist():
+        raise Error(f"{place(name, at)} is {array[tuple(at)]}; expected a length from 0 to kv_len = {limit}")
     return Extra(name, array.astype(np.int64).reshape(shape), Layout(tuple(axes for axes, _ in batch)))
+
+
+def place(name: str, at: Sequence[int]) -> str:
+    """One element of an array, in an error."""
+    return name + "".join(f"[{k}]" for k in at)

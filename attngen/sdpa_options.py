@@ -27,6 +27,9 @@ ALIGNMENTS = {
     "lower_right": "bottom_right",
 }
 
+LONGEST = 1 << 60
+"""More keys than there can be: a window of more is open."""
+
 # Made once: a union takes longer to make than to check.
 FLAG = bool | np.bool_
 NUMBER = int | float | np.integer | np.floating
@@ -174,6 +177,8 @@ def read_scale(scale: Any) -> float | None:
 def check_scale(number: float | None, accumulator: ElementType, name: str = "scale") -> None:
     if number is not None and abs(number) > -accumulator.lowest:
         raise Error(f"{name}: {number} is not finite in {accumulator}, in which scores are computed; use float64 arrays")
+    if name == "softcap" and number and not accumulator.numpy.type(number):
+        raise Error(f"softcap: {number} is 0 in {accumulator}, in which scores are computed; give 0 for none")
 
 
 def read_softcap(softcap: Any) -> float:
@@ -194,7 +199,7 @@ def read_window(window: Any, conventions: Semantics) -> Window:
     for side in sides:
         if side is not None and (not is_whole(side) or side < -1):
             raise Error(f"window: each side is a whole number of at least 0, or None or -1 for open, got {window!r}")
-    left, right = (None if side is None or side == -1 else int(side) for side in sides)
+    left, right = (None if side is None or side == -1 or side > LONGEST else int(side) for side in sides)
     return left, right
 
 

@@ -55,6 +55,12 @@ class Executable(Protocol):
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None: ...
 
+    def direct(self, places: Sequence[int], dtypes: Sequence[Any]) -> Callable[..., Any] | None:
+        """A shorter way to call it, if there is one: with the arguments of `__call__` given by position in another order, the
+        output last. It returns that, or None for arrays that it leaves to `__call__` and its checks. places: which argument
+        each parameter and output is; dtypes: theirs."""
+        ...
+
     def stages(self) -> Mapping[str, str]:
         """Text that exists only once built, e.g. `llvm` and `asm`; made when asked for."""
         ...

@@ -15,6 +15,7 @@ from attngen.ir.diagnostics import Error
 
 COMMANDS = {
     "run": ("attngen.cli.run", "Compile, run, verify and time a kernel: the main job."),
+    "compile": ("attngen.cli.compile", "Compile a kernel to a shared library, object code, C or assembly."),
     "opt": ("attngen.cli.opt", "Run passes on IR text, in the manner of mlir-opt."),
     "semantics": ("attngen.cli.semantics", "Show the conventions of libraries, and where two disagree."),
     "bench": ("attngen.cli.bench", "Time attention beside other libraries, each checked, in one run."),
@@ -61,6 +62,7 @@ def cli() -> None:
     attngen run --shape 1,8,2048,2048,128         your own shape
     attngen run PROGRAM.py:name --shape q=1,8,512,64 --shape k=… --shape v=…
     attngen run --print-ir-after-all              every stage of the derivation
+    attngen compile -o libattention.so -o attention.h    a library for C, its header
     attngen opt FILE.ir -p canonicalize,tile      passes on IR text
     attngen bench                                 time a shape beside the libraries that are installed
     attngen semantics --diff torch flash_attn     where two libraries mean different things

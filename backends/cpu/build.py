@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from attngen.backends import Emitted, Saved, Unsupported, one
+from attngen.backends.cpu.direct import Expected, direct
 from attngen.backends.cpu.kept import Facts
 from attngen.backends.cpu.loading import Loaded
-from attngen.backends.cpu.machine_code import compile_program, texts
 from attngen.backends.cpu.pool import POOL
 from attngen.backends.cpu.source import Nest, Program
 from attngen.backends.cpu.storage import ALIGNMENT
@@ -44,14 +45,26 @@ data_address = field_address if field_address(_probe) == interface_address(_prob
 Read = Callable[[np.ndarray], list[int]]
 
 
-def reader(layout: Layout, type: TensorType) -> Read:
-    """Reads address and strides in bytes off an array, the strides in the order of the type's axes."""
-    plan: list[tuple[int, tuple[int, ...]]] = []
+def places(layout: Layout, type: TensorType) -> list[tuple[int, tuple[int, ...]]]:
+    """For each of the type's axes its dimension, and the positions there of the axes within it."""
+    found: list[tuple[int, tuple[int, ...]]] = []
     for name in type.names:
         index = next(index for index, group in enumerate(layout.groups) if name in group)
         group = layout.groups[index]
-        plan.append((index, tuple(group.index(n) for n in group[group.index(name) + 1 :])))
-    groups = layout.groups
+        found.append((index, tuple(group.index(n) for n in group[group.index(name) + 1 :])))
+    return found
+
+
+def expected(layout: Layout, type: TensorType, argument: int, dtype: Any) -> Expected:
+    """What an array without runtime extents is."""
+    lengths = [[bound(type.extents[n]) for n in group] for group in layout.groups]
+    axes = ((index, math.prod(lengths[index][k] for k in after)) for index, after in places(layout, type))
+    return Expected(argument, dtype, tuple(map(math.prod, lengths)), tuple(axes))
+
+
+def reader(layout: Layout, type: TensorType) -> Read:
+    """Reads address and strides in bytes off an array, the strides in the order of the type's axes."""
+    plan, groups = places(layout, type), layout.groups
 
     def inner(array: np.ndarray, index: int, after: tuple[int, ...]) -> int:
         """Elements that lie between two neighbours along an axis that shares its dimension with later ones."""
@@ -127,8 +140,9 @@ class Built:
         self.function = None if self.elsewhere else Loaded(code, facts.entry)
         self.seconds: Mapping[str, float] = {**seconds, "loading": time.perf_counter() - start}
         self.scratch_bytes, self.temporary_bytes = facts.scratch_bytes, facts.temporary_bytes
-        self.readers = [reader(p.layout, value.tensor) for p, value in zip(func.params, func.args, strict=True)]
-        self.readers += [reader(layout, value.tensor) for layout, value in zip(func.out_layouts, func.outputs, strict=True)]
+        self.arrays = [(p.layout, value.tensor) for p, value in zip(func.params, func.args, strict=True)]
+        self.arrays += [(layout, value.tensor) for layout, value in zip(func.out_layouts, func.outputs, strict=True)]
+        self.readers = [reader(*array) for array in self.arrays]
         self.sized = [
             (index, p.layout, value.tensor, name)
             for name in facts.extents
@@ -141,6 +155,9 @@ class Built:
 
     @staticmethod
     def compiled(emitted: Emitted) -> Built:
+        # A kernel that was kept on disk needs none of it.
+        from attngen.backends.cpu.machine_code import compile_program
+
         program: Program = emitted.payload
         made = compile_program(program)
         facts = Facts.of(program, made.entry)
@@ -189,6 +206,17 @@ class Built:
             length = op.table.tensor.extents[op.over[index]]
             raise op.error(f"a coordinate along {op.over[index]} lies outside 0 to {bound(length) - 1}")
 
+    def direct(self, places: Sequence[int], dtypes: Sequence[Any]) -> Callable[..., Any] | None:
+        """For kernels that one thread runs without memory of other sizes than their own."""
+        facts, function = self.facts, self.function
+        if function is None or facts.extents or facts.lookups or facts.temporary_bytes or len(self.plans) != 1:
+            return None
+        if self.plans[0].threads >= 2:
+            return None
+        each = zip(self.arrays, places, dtypes, strict=True)
+        wanted = [expected(*array, place, dtype) for array, place, dtype in each]
+        return direct(function, wanted, max(places) + 1, 1, self.scratch_bytes, self.plans[0].parts)
+
     def scratch(self) -> int:
         """The address of this thread's working memory."""
         found = getattr(self.local, "scratch", None)
@@ -199,6 +227,8 @@ class Built:
         return found[0]
 
     def stages(self) -> Mapping[str, str]:
+        from attngen.backends.cpu.machine_code import texts
+
         return texts(self.program())
 
 

@@ -174,6 +174,9 @@ class Nest:
                 last = self.dot_axis(op, lhs, rhs, lane) or lane
                 lhs, rhs = self.operand(op, lhs, last), self.operand(op, rhs, last)
                 return dataclasses.replace(op, lhs=lhs, rhs=rhs, where=op.where and get(op.where))
+            case Reduce() if set(op.over) == set(op.value.names):
+                # A part of a table: whole vectors of it, if it is contiguous.
+                return dataclasses.replace(op, value=self.packed(get(op.value), op.value.names))
             case Gather():
                 order = self.order(op.result.tensor.axes)
                 at = tuple(self.with_lane(get(value), order[-1]) if order else get(value) for value in op.at)

@@ -31,6 +31,20 @@ class Target:
     needs: tuple[str, ...] = ()
 
     @property
+    def architecture(self) -> str:
+        return (self.triple or llvm.get_process_triple()).partition("-")[0]
+
+    @property
+    def platform(self) -> str:
+        """Architecture and operating system, which decide how functions are called and what object files look like."""
+        return platform(self.triple or llvm.get_process_triple())
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Those without which code for it must not run."""
+        return self.needs if self.triple else tuple(name for name, there in host_features().items() if there)
+
+    @property
     def lanes(self) -> int:
         """Lanes of a vector of 4-byte elements: the most lanes any vector here has."""
         return self.vector_bits // 32
@@ -52,7 +66,7 @@ class Target:
 
     def has(self, feature: str) -> bool:
         """Whether its instruction set has a feature, by LLVM's name for it."""
-        return feature in self.needs if self.triple else bool(host_features().get(feature))
+        return feature in self.features
 
     @property
     def fused(self) -> bool:
@@ -62,8 +76,8 @@ class Target:
     def why_not_here(self) -> str:
         """Why this machine cannot run such code; empty if it can."""
         here = platform(llvm.get_process_triple())
-        if self.triple and platform(self.triple) != here:
-            return f"this machine is {here}, the code is for {platform(self.triple)}"
+        if self.platform != here:
+            return f"this machine is {here}, the code is for {self.platform}"
         missing = [name for name in self.needs if not host_features().get(name)]
         return f"this machine's processor lacks {', '.join(missing)}" if missing else ""
 
@@ -82,7 +96,7 @@ class Target:
 
 
 def platform(triple: str) -> str:
-    """Architecture and operating system, which decide how functions are called and what object files look like."""
+    """`x86_64 linux`"""
     system = next((name for name in ("linux", "darwin", "windows") if name in triple), "an unknown system")
     return f"{triple.partition('-')[0]} {system}"
 

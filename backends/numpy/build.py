@@ -38,6 +38,9 @@ class Program:
         with np.errstate(all="ignore"):
             self.function(*inputs, *outputs)
 
+    def direct(self, places: Sequence[int], dtypes: Sequence[Any]) -> Callable[..., Any] | None:
+        return None
+
     def stages(self) -> Mapping[str, str]:
         return {}
 

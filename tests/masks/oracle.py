@@ -23,7 +23,8 @@ def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, **given: 
 
 @dataclass
 class Judge:
-    """One call. empty_row: "zero", or "mean" of all values where masks are huge finite numbers instead of -inf."""
+    """One call. empty_row: "zero", or "mean" of all values, where masks are huge finite numbers instead of -inf. offset: how
+    many keys come before query 0, a number or (batch,); None: by the alignment."""
 
     query: Array
     key: Array
@@ -42,6 +43,7 @@ class Judge:
     seqused_k: Any = None
     lse_base: str = "e"
     empty_row: str = "zero"
+    offset: Any = None
 
     def __post_init__(self) -> None:
         self.batch, self.heads, self.q_len, _ = self.query.shape
@@ -51,6 +53,7 @@ class Judge:
         self.used = used.reshape(-1, 1, 1, 1)
         first = self.causal_alignment in ("top_left", "upper_left")
         offset = np.zeros_like(self.used) if first else self.used - self.q_len
+        offset = offset if self.offset is None else np.broadcast_to(self.offset, self.batch).reshape(-1, 1, 1, 1)
         self.distance = np.arange(self.q_len)[:, None] + offset - np.arange(self.kv_len)
         """(batch, 1, q_len, kv_len): how far a key lies before the place of a query."""
         self.added = self.sum_of_biases()

@@ -18,8 +18,11 @@ from attngen.ir.types import ElementType, UpTo, bound
 ELEMENTS = ("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "i1")
 """In the order of the enumeration in runtime.c."""
 
-CHECKED = ("popcnt", "sse4.2", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-"""Features that C compilers can ask an x86 processor for, of those that targets need: whatever has AVX2 has F16C."""
+CHECKED = tuple(
+    "popcnt sse4.2 avx2 fma bmi2 avx512f avx512bw avx512cd avx512dq avx512vl avx512ifma avx512vbmi avx512vbmi2 avx512vnni "
+    "avx512bitalg avx512vpopcntdq".split()
+)
+"""Features that C compilers can ask an x86 processor for, of those that code may use. (Whatever has AVX2 has F16C.)"""
 
 
 def glue(x: Interface) -> str:
@@ -69,7 +72,9 @@ def glue(x: Interface) -> str:
             "#define TEXT_(x) #x\n#define TEXT(x) TEXT_(x)",
             *(f"#define {name} {value}" for name, value in names.items()),
             f"\nenum {{ {', '.join(f'{name} = {value}' for name, value in numbers.items())} }};\n",
-            STRUCTS.replace("MOST_AXES", str(max(len(v.type.axes) for v in views) or 1)).replace("MOST_SPLITS", str(splits or 1)),
+            STRUCTS.replace("MOST_AXES", str(max(len(v.type.axes) for v in views) or 1)).replace(
+                "MOST_SPLITS", str(splits or 1)
+            ),
             f"static const int64_t bytes[] = {braced(str(ElementType(e).bytes) for e in ELEMENTS)};",
             f"static const uint16_t halves[256] = {braced(map(str, table))};",
             f"static const Axis axes[AXES] = {braced(f'{{{bound(e)}, {isinstance(e, UpTo):d}}}' for e in x.axes.values())};",
@@ -82,7 +87,7 @@ def glue(x: Interface) -> str:
             *(samples(v, n) for n, v in enumerate(x.vectors)),
             f"static const Vector vectors[VECTORS] = {braced(vector_row(v, n, axes) for n, v in enumerate(x.vectors))};",
             f"static const char info[] = {c_string(x.info)};\n",
-            files(__package__).joinpath("runtime.c").read_text(encoding="utf-8"),
+            files("attngen.backends.cpu.export").joinpath("runtime.c").read_text(encoding="utf-8"),
         ]
     )
 
@@ -146,7 +151,8 @@ def view_rows(x: Interface, axes: Sequence[str]) -> list[str]:
 
 def version(v: Version, n: int, x: Interface, axes: Sequence[str]) -> str:
     """What is special about one target: its functions and nests."""
-    checked = [f for f in v.needs if f in CHECKED and v.program.target.architecture == "x86_64"]
+    target = v.program.target
+    checked = [f for f in CHECKED if f in target.features and target.architecture == "x86_64"]
     calls = " && ".join(f'__builtin_cpu_supports("{f}")' for f in checked) or "1"
     start = "__builtin_cpu_init(); " if checked else ""
     nests: list[str] = []
@@ -186,5 +192,5 @@ def c_number(x: float) -> str:
 
 def c_string(text: str) -> str:
     """Short literals, one after the other."""
-    parts = [json.dumps(text[k : k + 90]) for k in range(0, len(text), 90)]
+    parts = [json.dumps(text[k : k + 90]).replace("?", "\\?") for k in range(0, len(text), 90)]
     return "\n    ".join(["", *parts])

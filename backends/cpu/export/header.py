@@ -19,6 +19,9 @@ MEANING = {"f16": "IEEE half precision", "bf16": "bfloat16", "i1": "0 or 1"}
 FIELDS = ("size", "threads", "workspace", "workspace_bytes")
 """Fields of the struct that are no arrays."""
 
+FIELDS_BESIDE = ("_extents", "_strides")
+"""What the names of the fields that go with an array end in."""
+
 CODES = (
     "OK",
     "NULL_POINTER",
@@ -45,7 +48,7 @@ def header(x: Interface) -> str:
 
     {name}_args args;
     {name}_init(&args);
-{chr(10).join(f"    args.{array.name} = …;" for array in x.arrays)}
+{chr(10).join(f"    args.{array.name} = ...;" for array in x.arrays)}
     int code = {name}(&args);
     if (code != ATTNGEN_OK) puts({name}_message(code));
 
@@ -88,7 +91,7 @@ size_t {name}_workspace_bytes(int64_t threads);
 /* A code in words. */
 const char *{name}_message(int code);
 
-/* Computes examples and compares with results known since the kernel was compiled: ATTNGEN_OK if this machine gets them right. */
+/* Computes examples whose results were known when the kernel was compiled: ATTNGEN_OK if this machine gets them right. */
 int {name}_selftest(void);
 
 /* What the kernel was made from and by, as JSON. */

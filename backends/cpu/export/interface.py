@@ -10,13 +10,17 @@ from functools import cached_property
 from attngen.backends.cpu.source import Program
 from attngen.ir.types import Layout, TensorType, UpTo, bound
 
-KEYWORDS = """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class co_await co_return co_yield compl
-concept const const_cast consteval constexpr constinit continue decltype default delete do double dynamic_cast else enum explicit
-export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq
-private protected public register reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast
-struct switch template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void volatile
-wchar_t while xor xor_eq""".split()
+KEYWORDS = """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class co_await co_return
+co_yield compl concept const const_cast consteval constexpr constinit continue decltype default
+delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline
+int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
+public register reinterpret_cast requires restrict return short signed sizeof static static_assert
+static_cast struct switch template this thread_local throw true try typedef typeid typename typeof
+union unsigned using virtual void volatile wchar_t while xor xor_eq""".split()
 """Of C and C++: no names there."""
+
+MACROS = ("linux", "unix", "errno", "assert", "stdin", "stdout", "stderr", "NULL", "INFINITY", "NAN", "bool")
+"""Names that mean something else to a C compiler than a field."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,10 @@ class Array:
 
 @dataclass(frozen=True)
 class Version:
-    """Code for one target. needs: the features of a processor without which it must not run."""
+    """Code for one target, by name."""
 
     target: str
     program: Program
-    needs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -109,13 +112,18 @@ class Interface:
         return found
 
 
-def c_name(name: str, taken: Sequence[str]) -> str:
-    """A name that C and C++ accept, and that is not taken."""
+def c_name(name: str, taken: Sequence[str] = (), beside: Sequence[str] = ()) -> str:
+    """A name that C and C++ accept, and that is not taken, with any of the endings that stand beside it."""
     name = "".join(c if re.fullmatch(r"[A-Za-z0-9_]", c) else f"u{ord(c):x}" for c in name)
     # Names that begin with underscores belong to the compiler.
     name = name.lstrip("_") or "x"
     if name[0].isdigit():
         name = f"x{name}"
-    while name in taken or name in KEYWORDS:
+    while (
+        any(f"{name}{ending}" in taken for ending in ("", *beside))
+        or name in (*KEYWORDS, *MACROS)
+        or len(name) > 2
+        and name.isupper()
+    ):
         name += "_"
     return name

@@ -90,7 +90,7 @@ class Decoder:
                 taken = CONTROL.get(i.opcode) or CONTROL[".".join((i.opcode, *i.modifiers[:1]))]
                 effect = self.branching(taken(self), guard)
             elif i.opcode in DECODERS:
-                effect = self.guarded(DECODERS[i.opcode](self), guard)
+                effect = self.guarded(self.machine.flights.watch(i, DECODERS[i.opcode](self)), guard)
             else:
                 raise Unsupported(f"the instruction {i.opcode} is not known to the interpreter: `{shorten(i.text)}`", i.loc)
         except IndexError:

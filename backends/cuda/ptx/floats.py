@@ -95,7 +95,7 @@ def fma(d: Decoder) -> Effect:
 
     def exact(element: Type) -> Function:
         def f(a: Array, b: Array, c: Array) -> Array:
-            x, y, z = (widen(v, element) for v in (a, b, c))
+            x, y, z = (widen(var, element) for var in (a, b, c))
             if element.bits < 64:
                 return narrow(*two_sum(x * y, z), element, mode)
             p, e = two_product(x, y)

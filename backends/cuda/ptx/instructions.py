@@ -16,11 +16,27 @@ from attngen.backends.cuda.ptx import (
     mbarrier_ops,
     moves,
     warp,
+    wgmma,
 )
 from attngen.backends.cuda.ptx.decode import CONTROL, DECODERS, Decoded, Decoder
 from attngen.backends.cuda.ptx.machine import Machine
 
-FAMILIES = (arithmetic, atomics, barriers, compare, control, convert, cp, integers, logic, matrix, mbarrier_ops, moves, warp)
+FAMILIES = (
+    arithmetic,
+    atomics,
+    barriers,
+    compare,
+    control,
+    convert,
+    cp,
+    integers,
+    logic,
+    matrix,
+    mbarrier_ops,
+    moves,
+    warp,
+    wgmma,
+)
 INSTRUCTIONS = tuple(sorted({name.partition(".")[0] for name in (*DECODERS, *CONTROL)} | {"call"}))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from attngen.backends.cuda.ptx.barriers import Barriers
 from attngen.backends.cuda.ptx.copies import Copies
 from attngen.backends.cuda.ptx.errors import PtxError
+from attngen.backends.cuda.ptx.flight import Flights
 from attngen.backends.cuda.ptx.instructions import decode
 from attngen.backends.cuda.ptx.layout import Layout, three
 from attngen.backends.cuda.ptx.machine import Machine
@@ -65,9 +66,9 @@ def run(
     given = named(program, args)
     params = np.zeros(program.sizes["param"], np.uint8)
     arrays: list[tuple[Array, int]] = []
-    for v in program.entry.params:
-        at = program.places[v.name].offset
-        params[at : at + v.size] = np.frombuffer(passed(v, given[v.name], heap, arrays), np.uint8)
+    for var in program.entry.params:
+        at = program.places[var.name].offset
+        params[at : at + var.size] = np.frombuffer(passed(var, given[var.name], heap, arrays), np.uint8)
     addresses: dict[str, int] = {}
     for place in program.places.values():
         if place.space == "global":
@@ -85,7 +86,7 @@ def run(
     for first in range(0, count, batch):
         layout = Layout(extent, threads, range(first, min(first + batch, count)))
         machine = build(program, layout, shared, params, heap, data, addresses, checks)
-        decoded = [decode(machine, k) for k in range(len(program.code))]
+        decoded = [decode(machine, j) for j in range(len(program.code))]
         machine.run([x.effect for x in decoded], [x.control for x in decoded])
         executed += machine.executed
     for array, address in arrays:
@@ -109,7 +110,8 @@ def build(
     if checks:
         memories.spaces["shared"].shadow = Shadow(layout, memories.stride, granule(program))
     machine = Machine(program, layout, memories, addresses)
-    machine.barriers, machine.mbarriers, machine.copies = Barriers(machine), Mbarriers(machine), Copies(machine)
+    machine.barriers, machine.mbarriers = Barriers(machine), Mbarriers(machine)
+    machine.copies, machine.flights = Copies(machine), Flights(machine)
     return machine
 
 
@@ -139,7 +141,7 @@ def check_block(program: Program, block: tuple[int, int, int]) -> None:
 
 def named(program: Program, args: Sequence[Argument] | Mapping[str, Argument]) -> dict[str, Argument]:
     """Arguments by the name of their parameter; missing ones at the end are errors, as are those too many."""
-    names = [v.name for v in program.entry.params]
+    names = [var.name for var in program.entry.params]
     if isinstance(args, Mapping):
         unknown = [str(n) for n in args if n not in names]
         found: dict[str, Argument] = {str(n): a for n, a in args.items()}
@@ -158,35 +160,35 @@ def is_array(argument: Argument) -> bool:
     return isinstance(argument, np.ndarray) and argument.ndim > 0
 
 
-def passed(v: Variable, argument: Argument, heap: Global, arrays: list[tuple[Array, int]]) -> bytes:
+def passed(var: Variable, argument: Argument, heap: Global, arrays: list[tuple[Array, int]]) -> bytes:
     """The bytes of a parameter."""
-    t = TYPES[v.type]
+    t = TYPES[var.type]
     if is_array(argument):
         array: Array = argument
-        if v.size != 8:
-            raise PtxError(f"{v.name} has {v.size} bytes, which is no address; give a number instead of an array")
+        if var.size != 8:
+            raise PtxError(f"{var.name} has {var.size} bytes, which is no address; give a number instead of an array")
         if not array.flags.c_contiguous or not array.flags.writeable:
-            raise PtxError(f"the array for {v.name} must be contiguous and writeable")
+            raise PtxError(f"the array for {var.name} must be contiguous and writeable")
         for known, address in arrays:
             if known is array:
                 return struct.pack("<Q", address)
-        buffer = heap.add(v.name, array.reshape(-1).view(np.uint8).copy())
+        buffer = heap.add(var.name, array.reshape(-1).view(np.uint8).copy())
         arrays.append((array, buffer.address))
         return struct.pack("<Q", buffer.address)
     if isinstance(argument, (bytes, bytearray)):
-        if len(argument) != v.size:
-            raise PtxError(f"{v.name} has {v.size} bytes, {len(argument)} are given")
+        if len(argument) != var.size:
+            raise PtxError(f"{var.name} has {var.size} bytes, {len(argument)} are given")
         return bytes(argument)
-    if v.count != 1:
-        raise PtxError(f"{v.name} has {v.size} bytes; give them as bytes")
+    if var.count != 1:
+        raise PtxError(f"{var.name} has {var.size} bytes; give them as bytes")
     try:
         if t.kind == "f":
             return np.asarray(argument, t.numpy).tobytes()
         kind: Array = np.asarray(argument)
         if kind.dtype.kind == "f":
-            if kind.dtype.itemsize != v.size and not isinstance(argument, float):
-                raise PtxError(f"{v.name} has {v.size} bytes, the number given has {kind.dtype.itemsize}")
-            return kind.astype(f"f{v.size}").tobytes()
-        return (int(argument) & ((1 << (8 * v.size)) - 1)).to_bytes(v.size, "little")
+            if kind.dtype.itemsize != var.size and not isinstance(argument, float):
+                raise PtxError(f"{var.name} has {var.size} bytes, the number given has {kind.dtype.itemsize}")
+            return kind.astype(f"f{var.size}").tobytes()
+        return (int(argument) & ((1 << (8 * var.size)) - 1)).to_bytes(var.size, "little")
     except (TypeError, ValueError):
-        raise PtxError(f"{v.name} is .{v.type}; {argument!r} is neither a number nor an array") from None
+        raise PtxError(f"{var.name} is .{var.type}; {argument!r} is neither a number nor an array") from None

@@ -79,22 +79,22 @@ class Layout:
             "%lanemask_gt": (one << np.uint64(32)) - 2 * bit,
             "%lanemask_ge": (one << np.uint64(32)) - bit,
         }
-        for k, axis in enumerate("xyz"):
-            found[f"%tid.{axis}"] = t // math.prod(self.block[:k]) % self.block[k]
-            found[f"%ctaid.{axis}"] = b // math.prod(self.grid[:k]) % self.grid[k]
+        for j, axis in enumerate("xyz"):
+            found[f"%tid.{axis}"] = t // math.prod(self.block[:j]) % self.block[j]
+            found[f"%ctaid.{axis}"] = b // math.prod(self.grid[:j]) % self.grid[j]
             found[f"%clusterid.{axis}"] = found[f"%ctaid.{axis}"]
         same: dict[str, int] = {"%nwarpid": self.warps, "%smid": 0, "%nsmid": 1, "%gridid": 0, "%is_explicit_cluster": 0}
         same |= {"%cluster_ctarank": 0, "%cluster_nctarank": 1}
-        for k, axis in enumerate("xyz"):
-            same |= {f"%ntid.{axis}": self.block[k], f"%nctaid.{axis}": self.grid[k], f"%nclusterid.{axis}": self.grid[k]}
+        for j, axis in enumerate("xyz"):
+            same |= {f"%ntid.{axis}": self.block[j], f"%nctaid.{axis}": self.grid[j], f"%nclusterid.{axis}": self.grid[j]}
             same |= {f"%cluster_ctaid.{axis}": 0, f"%cluster_nctaid.{axis}": 1}
         return found | {name: np.broadcast_to(np.asarray(n), t.shape) for name, n in same.items()}
 
     def describe(self, lane: int) -> str:
         """`thread (3,0,0) of block (0,1,0)`."""
         inside, number = int(self.thread()[lane]), self.blocks[lane // self.padded]
-        thread = ",".join(str(inside // math.prod(self.block[:k]) % self.block[k]) for k in range(3))
-        block = ",".join(str(number // math.prod(self.grid[:k]) % self.grid[k]) for k in range(3))
+        thread = ",".join(str(inside // math.prod(self.block[:j]) % self.block[j]) for j in range(3))
+        block = ",".join(str(number // math.prod(self.grid[:j]) % self.grid[j]) for j in range(3))
         return f"thread ({thread}) of block ({block})"
 
     def defect(self, kind: str, why: str, i: Instruction, lane: int, address: int | None = None) -> Defect:

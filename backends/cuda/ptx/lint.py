@@ -68,9 +68,9 @@ def lint(ptx: str, file: str = "<ptx>") -> tuple[list[Finding], list[Facts]]:
 
 def findings(program: Program) -> Iterator[Finding]:
     machine = bare(program)
-    for k, i in enumerate(program.code):
+    for j, i in enumerate(program.code):
         try:
-            decode(machine, k)
+            decode(machine, j)
         except PtxError as e:
             yield Finding("unknown", e.message, i.loc)
         if "f64" in i.modifiers:

@@ -67,9 +67,9 @@ def lop3(d: Decoder) -> Effect:
 
     def effect() -> None:
         result = np.zeros(a.shape, np.uint32)
-        for k in range(8):
-            if table.value >> k & 1:
-                result |= (a if k & 4 else ~a) & (b if k & 2 else ~b) & (c if k & 1 else ~c)
+        for j in range(8):
+            if table.value >> j & 1:
+                result |= (a if j & 4 else ~a) & (b if j & 2 else ~b) & (c if j & 1 else ~c)
         store(result)
 
     return effect
@@ -82,27 +82,27 @@ def permute(d: Decoder) -> Effect:
     d.modifiers.type()
     (a, b, c), store = (d.read(n, U32) for n in (1, 2, 3)), d.write(0, B32)
     tables: dict[str, Callable[[Array, int], Array]] = {
-        "f4e": lambda s, k: s + k,
-        "b4e": lambda s, k: (s - k) & 7,
-        "rc8": lambda s, k: s,
-        "ecl": lambda s, k: np.maximum(s, k),
-        "ecr": lambda s, k: np.minimum(s, k),
-        "rc16": lambda s, k: (s & 1) * 2 + (k & 1),
+        "f4e": lambda s, j: s + j,
+        "b4e": lambda s, j: (s - j) & 7,
+        "rc8": lambda s, j: s,
+        "ecl": lambda s, j: np.maximum(s, j),
+        "ecr": lambda s, j: np.minimum(s, j),
+        "rc16": lambda s, j: (s & 1) * 2 + (j & 1),
     }
 
     def effect() -> None:
         both = (b.astype(np.uint64) << np.uint64(32)) | a
         if mode:
-            chosen = [tables[mode]((c & np.uint32(3)).astype(np.int64), k) for k in range(4)]
+            chosen = [tables[mode]((c & np.uint32(3)).astype(np.int64), j) for j in range(4)]
             sign = [np.zeros(c.shape, bool)] * 4
         else:
-            chosen = [((c >> np.uint32(4 * k)) & np.uint32(7)).astype(np.int64) for k in range(4)]
-            sign = [((c >> np.uint32(4 * k + 3)) & np.uint32(1)).astype(bool) for k in range(4)]
+            chosen = [((c >> np.uint32(4 * j)) & np.uint32(7)).astype(np.int64) for j in range(4)]
+            sign = [((c >> np.uint32(4 * j + 3)) & np.uint32(1)).astype(bool) for j in range(4)]
         result = np.zeros(c.shape, np.uint32)
-        for k in range(4):
-            byte = (both >> (8 * chosen[k]).astype(np.uint64)).astype(np.uint32) & np.uint32(255)
-            byte = np.where(sign[k], (byte >> np.uint32(7)) * np.uint32(255), byte)
-            result |= byte << np.uint32(8 * k)
+        for j in range(4):
+            byte = (both >> (8 * chosen[j]).astype(np.uint64)).astype(np.uint32) & np.uint32(255)
+            byte = np.where(sign[j], (byte >> np.uint32(7)) * np.uint32(255), byte)
+            result |= byte << np.uint32(8 * j)
         store(result)
 
     return effect

@@ -23,6 +23,7 @@ from attngen.backends.cuda.ptx.types import UNSIGNED, Array
 if TYPE_CHECKING:
     from attngen.backends.cuda.ptx.barriers import Barriers
     from attngen.backends.cuda.ptx.copies import Copies
+    from attngen.backends.cuda.ptx.flight import Flights
     from attngen.backends.cuda.ptx.mbarriers import Mbarriers
 
 PATIENCE = 100
@@ -60,6 +61,7 @@ class Machine:
         self.executed = 0
         self.barriers: Barriers
         self.copies: Copies
+        self.flights: Flights
         self.mbarriers: Mbarriers
         self.after_exit: list[Callable[[], None]] = []
         self.shadow: Shadow | None = memories.spaces["shared"].shadow
@@ -87,7 +89,7 @@ class Machine:
 
     def run(self, effects: list[Callable[[], None]], control: list[bool]) -> None:
         """Until every thread has ended; a `Defect` if none can go on."""
-        leaders = set(self.program.labels.values()) | {k + 1 for k, c in enumerate(control) if c}
+        leaders = set(self.program.labels.values()) | {j + 1 for j, c in enumerate(control) if c}
         end, turn, waited = len(effects), -1, 0
         with np.errstate(all="ignore"):
             while True:
@@ -134,6 +136,6 @@ class Machine:
         """Who waits, and where."""
         waiting = np.flatnonzero(self.blocked & ~self.done)
         code = self.program.code
-        lines = sorted({code[int(k)].loc.line for k in np.unique(self.waits[waiting])})
+        lines = sorted({code[int(j)].loc.line for j in np.unique(self.waits[waiting])})
         why = f"no thread can go on; threads wait at line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"
         return self.layout.defect("deadlock", why, code[int(self.waits[waiting[0]])], int(waiting[0]))

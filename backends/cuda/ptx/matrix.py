@@ -75,8 +75,8 @@ def mma(d: Decoder) -> Effect:
     if out not in (("s32",) if integer else ("f32", "f16") if first == "f16" else ("f32",)) or "satfinite" in d.i.modifiers:
         raise d.modifiers.refused("the accumulator type")
     counts = [len(d.parts(n)) for n in range(4)]
-    k = 4 * PER_REGISTER[first] * counts[2]
-    if k != int(shape[1]) or counts[1] != 2 * counts[2] or counts[0] != counts[3] or counts[0] != (2 if out == "f16" else 4):
+    j = 4 * PER_REGISTER[first] * counts[2]
+    if j != int(shape[1]) or counts[1] != 2 * counts[2] or counts[0] != counts[3] or counts[0] != (2 if out == "f16" else 4):
         raise d.modifiers.refused("the number of registers")
     a, b = d.reads(1, B32), d.reads(2, B32)
     m = d.machine
@@ -151,9 +151,9 @@ def ldmatrix(d: Decoder) -> Effect:
         if transposed:
             found = found.transpose(0, 1, 3, 2)
         registers = np.ascontiguousarray(found).view(np.uint32).reshape(-1, count, WARP)
-        for k, store in enumerate(stores):
+        for j, store in enumerate(stores):
             full = np.zeros(m.layout.lanes, np.uint32)
-            full[m.lanes] = registers[:, k].reshape(-1)
+            full[m.lanes] = registers[:, j].reshape(-1)
             store(full)
 
     return effect

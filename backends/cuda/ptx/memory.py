@@ -90,19 +90,19 @@ class Space:
         """Offsets into `data` of accesses of `width` bytes, in bounds and aligned (to their width if not told)."""
         align = align or width
         if (address % align).any():
-            k = int(np.flatnonzero(address % align)[0])
+            j = int(np.flatnonzero(address % align)[0])
             why = f"an access of {width} bytes to {self.name} memory must be at a multiple of {align}"
-            raise layout.defect("alignment", why, i, lanes[k], int(address[k]))
+            raise layout.defect("alignment", why, i, lanes[j], int(address[j]))
         if self.buffers is not None:
             owner = np.searchsorted(self.buffers.starts, address, side="right") - 1
             bad = (owner < 0) | (address + width > self.buffers.ends[owner])
         else:
             bad = (address < 0) | (address + width > self.size)
         if bad.any():
-            k = int(np.flatnonzero(bad)[0])
-            where = self.buffers.nearest(int(address[k])) if self.buffers else f"whose size is {self.size} bytes"
+            j = int(np.flatnonzero(bad)[0])
+            where = self.buffers.nearest(int(address[j])) if self.buffers else f"whose size is {self.size} bytes"
             why = f"{width} bytes of {self.name} memory outside what is there: {where}"
-            raise layout.defect("bounds", why, i, lanes[k], int(address[k]))
+            raise layout.defect("bounds", why, i, lanes[j], int(address[j]))
         return address - self.base + self.origin[lanes]
 
 
@@ -158,10 +158,10 @@ class Memories:
                 part.shadow.read(i, at, width * count, who, strong)
             cells, first = part.view(dtype), at // width
             if chosen is None:
-                return [cells[first + k] for k in range(count)]
+                return [cells[first + j] for j in range(count)]
             out = out or [np.zeros(lanes.size, dtype) for _ in range(count)]
-            for k in range(count):
-                out[k][chosen] = cells[first + k]
+            for j in range(count):
+                out[j][chosen] = cells[first + j]
         return out
 
     def store(self, i: Instruction, space: str, address: Array, lanes: Array, values: list[Array], strong: bool) -> None:
@@ -175,8 +175,8 @@ class Memories:
             if part.shadow is not None:
                 part.shadow.write(i, at, width * count, who, strong)
             cells, first = part.view(values[0].dtype), at // width
-            for k, value in enumerate(values):
-                cells[first + k] = value if chosen is None else value[chosen]
+            for j, value in enumerate(values):
+                cells[first + j] = value if chosen is None else value[chosen]
 
 
 def fresh(size: int) -> Array:

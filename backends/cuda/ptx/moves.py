@@ -51,8 +51,8 @@ def mov(d: Decoder) -> Effect:
 
         def unpack() -> None:
             held = a.copy().view(part.numpy).reshape(-1, len(stores))
-            for k, store in enumerate(stores):
-                store(held[:, k])
+            for j, store in enumerate(stores):
+                store(held[:, j])
 
         return unpack
     a, store = d.read(1, t), d.write(0, t)

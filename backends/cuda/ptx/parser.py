@@ -43,8 +43,8 @@ class Parser:
                 linkage.add(c.next().text)
             directive = c.word.text
             if directive in SPACES:
-                for v in self.variables(self.outer, external=".extern" in linkage):
-                    made.variables[v.name] = v
+                for var in self.variables(self.outer, external=".extern" in linkage):
+                    made.variables[var.name] = var
             elif directive in (".entry", ".func"):
                 function = self.function()
                 known = made.functions.get(function.name)
@@ -166,15 +166,15 @@ class Parser:
             return made
         while c.word.text == ".pragma":
             self.debugging()
-        made.variables |= {v.name: v for v in (*made.params, *made.results)}
-        for v in (*made.params, *made.results):
-            if v.space == "reg":
-                made.registers[v.name] = v.type
+        made.variables |= {var.name: var for var in (*made.params, *made.results)}
+        for var in (*made.params, *made.results):
+            if var.space == "reg":
+                made.registers[var.name] = var.type
         scopes: list[Scope] = []
         c.expect("{")
         self.block(made, scope, scopes)
         made.body = list(map(with_labels, made.body, scopes))
-        made.tables = {k: tuple(scope.label(n) or n for n in names) for k, names in made.tables.items()}
+        made.tables = {j: tuple(scope.label(n) or n for n in names) for j, names in made.tables.items()}
         return made
 
     def parameters(self, scope: Scope) -> list[Variable]:
@@ -184,10 +184,10 @@ class Parser:
         while not c.accept(")"):
             if found:
                 c.expect(",")
-            v = self.variable(scope)
-            if v.space == "reg":
-                scope.registers[v.name] = v.name
-            found.append(v)
+            var = self.variable(scope)
+            if var.space == "reg":
+                scope.registers[var.name] = var.name
+            found.append(var)
         return found
 
     def block(self, made: Function, scope: Scope, scopes: list[Scope]) -> None:
@@ -201,8 +201,8 @@ class Parser:
             elif c.accept(".reg"):
                 self.registers(made, scope)
             elif word.text in SPACES:
-                for v in self.variables(scope):
-                    made.variables[v.name] = v
+                for var in self.variables(scope):
+                    made.variables[var.name] = var
             elif word.kind == "name" and c.words[c.at + 1].text == ":":
                 self.label(made, scope)
             elif word.kind == "dotted":

@@ -89,7 +89,7 @@ class Inliner:
         p = self.program
         names = {n: prefix + n for n in (*f.registers, *f.variables, *f.labels, *f.tables)} | aliases
         p.registers |= {names[n]: TYPES[kind] for n, kind in f.registers.items()}
-        p.variables |= {names[n]: replace(v, name=names[n]) for n, v in f.variables.items() if n not in aliases}
+        p.variables |= {names[n]: replace(var, name=names[n]) for n, var in f.variables.items() if n not in aliases}
         p.tables |= {names[n]: tuple(names.get(x, x) for x in labels) for n, labels in f.tables.items()}
         ends = {index: [n for n, at in f.labels.items() if at == index] for index in f.labels.values()}
         finish = f"{prefix}(end of {f.name})"
@@ -127,13 +127,13 @@ class Inliner:
             p.code.append(replace(i, opcode="bra", modifiers=(), operands=(Symbol(skip),), guard=inverse))
         aliases: dict[str, str] = {}
         before, after = list[Instruction](), list[Instruction]()
-        for v, given in (*zip(f.params, arguments, strict=True), *zip(f.results, results, strict=True)):
-            if isinstance(given, Symbol) and v.space == "param":
-                aliases[v.name] = given.name
-            elif v in f.results:
-                after.append(moved(i, v, given, Register(prefix + v.name), Memory(Symbol(prefix + v.name)), out=True))
+        for var, given in (*zip(f.params, arguments, strict=True), *zip(f.results, results, strict=True)):
+            if isinstance(given, Symbol) and var.space == "param":
+                aliases[var.name] = given.name
+            elif var in f.results:
+                after.append(moved(i, var, given, Register(prefix + var.name), Memory(Symbol(prefix + var.name)), out=True))
             else:
-                before.append(moved(i, v, given, Register(prefix + v.name), Memory(Symbol(prefix + v.name)), out=False))
+                before.append(moved(i, var, given, Register(prefix + var.name), Memory(Symbol(prefix + var.name)), out=False))
         p.code += before
         self.add(f, prefix, aliases, stack)
         p.code += after
@@ -150,13 +150,13 @@ def grouped(rest: list[Operand]) -> tuple[Operand, ...]:
             return ()
 
 
-def moved(i: Instruction, v: Variable, given: Operand, register: Register, memory: Memory, out: bool) -> Instruction:
+def moved(i: Instruction, var: Variable, given: Operand, register: Register, memory: Memory, out: bool) -> Instruction:
     """The instruction that passes one argument or result that is no variable."""
-    if v.space == "reg":
+    if var.space == "reg":
         operands = (given, register) if out else (register, given)
-        return replace(i, opcode="mov", modifiers=(v.type,), operands=operands, guard=None)
+        return replace(i, opcode="mov", modifiers=(var.type,), operands=operands, guard=None)
     operands = (given, memory) if out else (memory, given)
-    return replace(i, opcode="ld" if out else "st", modifiers=("param", v.type), operands=operands, guard=None)
+    return replace(i, opcode="ld" if out else "st", modifiers=("param", var.type), operands=operands, guard=None)
 
 
 def renamed(i: Instruction, names: dict[str, str]) -> Instruction:
@@ -198,22 +198,22 @@ def symbols(o: Operand) -> set[str]:
 def lay_out(p: Program) -> None:
     """Give each variable that is used its place. Arrays without a size follow all others of shared memory."""
     used = set[str]().union(*(symbols(o) for i in p.code for o in i.operands))
-    kernel = {v.name for v in p.entry.params}
+    kernel = {var.name for var in p.entry.params}
     open_ended: list[Variable] = []
-    for v in p.variables.values():
-        if v.name not in used and v.name not in kernel:
+    for var in p.variables.values():
+        if var.name not in used and var.name not in kernel:
             continue
-        space = "local" if v.space == "param" and v.name not in kernel else v.space
+        space = "local" if var.space == "param" and var.name not in kernel else var.space
         if space == "reg":
             continue
-        if space == "shared" and v.count == 0:
-            open_ended.append(v)
+        if space == "shared" and var.count == 0:
+            open_ended.append(var)
             continue
-        offset = -(-p.sizes[space] // v.align) * v.align
-        p.places[v.name] = Place(space, offset, v)
-        p.sizes[space] = offset + v.size
-    for v in open_ended:
-        start = -(-p.sizes["shared"] // v.align) * v.align
-        p.places[v.name] = Place("shared", start, v)
+        offset = -(-p.sizes[space] // var.align) * var.align
+        p.places[var.name] = Place(space, offset, var)
+        p.sizes[space] = offset + var.size
+    for var in open_ended:
+        start = -(-p.sizes["shared"] // var.align) * var.align
+        p.places[var.name] = Place("shared", start, var)
     if open_ended:
-        p.sizes["shared"] = max(p.places[v.name].offset for v in open_ended)
+        p.sizes["shared"] = max(p.places[var.name].offset for var in open_ended)

@@ -182,9 +182,9 @@ class Shadow:
             raise self.found("async" if going_on else "race", why, i, piece, np.asarray(bad), lanes)
 
     def found(self, kind: str, why: str, i: Instruction, piece: Array, bad: Array, lanes: Array) -> Defect:
-        k = int(np.flatnonzero(bad)[0])
-        lane = int(lanes[k // max(1, piece.size // max(1, lanes.size))])
-        return self.layout.defect(kind, why, i, lane, int(piece[k]) * self.granule % self.stride)
+        j = int(np.flatnonzero(bad)[0])
+        lane = int(lanes[j // max(1, piece.size // max(1, lanes.size))])
+        return self.layout.defect(kind, why, i, lane, int(piece[j]) * self.granule % self.stride)
 
     def release(self, warps: Array) -> Array:
         """What these warps have seen, one row of both clocks each; what they do next is not part of it."""

@@ -67,7 +67,8 @@ def test_mma(element: str, k: int) -> None:
     result = np.zeros((32, 4), c.dtype)
     body = f"""{load("a", len(ra), 10)} {load("b", len(rb), 20)}
     ld.param.u64 %d3, [c]; mad.wide.u32 %d3, %r0, 16, %d3; ld.global.v4.b32 {names(30, 4)}, [%d3];
-    mma.sync.aligned.m16n8k{k}.row.col.{out}.{element}.{element}.{out} {names(30, 4)}, {names(10, len(ra))}, {names(20, len(rb))}, {names(30, 4)};
+    mma.sync.aligned.m16n8k{k}.row.col.{out}.{element}.{element}.{out}
+    {names(30, 4)}, {names(10, len(ra))}, {names(20, len(rb))}, {names(30, 4)};
     mad.wide.u32 %d1, %r0, 16, %d0; st.global.v4.b32 [%d1], {names(30, 4)};"""
     run(body, result, a=ra, b=rb, c=c)
     np.testing.assert_array_equal(matrix_c(result), a @ b + matrix_c(c))
@@ -78,7 +79,8 @@ def test_mma_with_half_accumulators() -> None:
     a, b, c = (generate.integers(-4, 4, shape).astype(np.float16) for shape in ((16, 16), (16, 8), (32, 4)))
     ra, rb = fragment_a(a, 2).view(np.uint32)[..., 0].copy(), fragment_b(b, 2).view(np.uint32)[..., 0].copy()
     result = np.zeros((32, 4), np.float16)
-    body = f"""{load("a", 4, 10)} {load("b", 2, 20)} ld.param.u64 %d3, [c]; mad.wide.u32 %d3, %r0, 8, %d3; ld.global.v2.b32 {names(30, 2)}, [%d3];
+    body = f"""{load("a", 4, 10)} {load("b", 2, 20)} ld.param.u64 %d3, [c]; mad.wide.u32 %d3, %r0, 8, %d3;
+    ld.global.v2.b32 {names(30, 2)}, [%d3];
     mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {names(30, 2)}, {names(10, 4)}, {names(20, 2)}, {names(30, 2)};
     mad.wide.u32 %d1, %r0, 8, %d0; st.global.v2.b32 [%d1], {names(30, 2)};"""
     run(body, result, a=ra, b=rb, c=c)

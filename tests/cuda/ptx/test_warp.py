@@ -85,7 +85,8 @@ def test_coordinates_of_threads_and_blocks() -> None:
     from tests.cuda.ptx.kernels import entry
 
     body = """ld.param.u64 %d0, [out];
-    mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ctaid.y; mov.u32 %r5, %ntid.x; mov.u32 %r6, %nctaid.x;
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ctaid.y; mov.u32 %r5, %ntid.x;
+    mov.u32 %r6, %nctaid.x;
     mad.lo.u32 %r7, %r4, %r6, %r3; mov.u32 %r8, %ntid.y; mul.lo.u32 %r9, %r5, %r8; mad.lo.u32 %r10, %r2, %r5, %r1;
     mad.lo.u32 %r11, %r7, %r9, %r10; mad.wide.u32 %d1, %r11, 4, %d0;
     mov.u32 %r12, %laneid; mov.u32 %r13, %warpid; mov.u32 %r14, %lanemask_lt;
@@ -97,7 +98,8 @@ def test_coordinates_of_threads_and_blocks() -> None:
 
 def test_barriers_count_reduce_and_separate_producers_from_consumers() -> None:
     """Warp 0 fills, warps 1 and 2 wait for it at barrier 1, and tell it by barrier 2 that they have read."""
-    body = f"""{OWN} .shared .align 4 .b8 sh[128]; mov.u32 %r5, sh; and.b32 %r6, %r0, 31; mad.lo.u32 %r5, %r6, 4, %r5; mov.u32 %r7, 0;
+    body = f"""{OWN} .shared .align 4 .b8 sh[128]; mov.u32 %r5, sh; and.b32 %r6, %r0, 31;
+    mad.lo.u32 %r5, %r6, 4, %r5; mov.u32 %r7, 0;
     mov.u32 %r1, 0; setp.lt.u32 %p1, %r0, 32; @!%p1 bra CONSUME;
     PRODUCE: mad.lo.u32 %r8, %r7, 1000, %r0; st.shared.u32 [%r5], %r8; bar.arrive 1, 96; bar.sync 2, 96;
     add.u32 %r7, %r7, 1; setp.lt.u32 %p2, %r7, 3; @%p2 bra PRODUCE; bra END;

@@ -1,4 +1,5 @@
-# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
+# pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false, reportCallIssue=false
+# pyright: reportArgumentType=false, reportPrivateImportUsage=false
 """Writes numba_scalar.ptx beside it: scalar kernels compiled by numba-cuda, with libdevice's exp, log, sin, pow and divisions.
 
 Run `python make_numba.py` with numba-cuda installed (0.30.4 wrote what is here); no GPU and no driver is needed.
