@@ -36,7 +36,6 @@ def cache_state() -> State:
     if not cache_is_on():
         return State(str(path), False, f"turned off by {SWITCH}={os.environ[SWITCH]}", f"unset {SWITCH}", limit=limit)
     try:
-        own_sources()
         with Folder(path, create=True) as folder:
             items = list(folder.files())
             found = State(
@@ -50,9 +49,10 @@ def cache_state() -> State:
             probe = f"probe-{os.getpid()}{TEMPORARY}"
             folder.write(probe, bytes(PROBE))
             folder.remove(probe)
+        own_sources()
         return found
     except NotKept as e:
-        return State(str(path), False, str(e), "install attngen with its source files", limit=limit)
+        return State(str(path), False, str(e), "install attngen with its source files, and begin a new process", limit=limit)
     except OSError as e:
         return State(str(path), False, problem(e), advice(e), limit=limit)
 

@@ -16,6 +16,8 @@ from attngen.cli.tables import WIDTH
 from attngen.ir.diagnostics import Error
 
 DAY = 86400.0
+KEY = 12
+"""Digits of a key that are shown."""
 
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,7 +30,7 @@ def command() -> None:
     limit those not used for longest are removed.
 
     \b
-    ATTNGEN_CACHE_DIR=FOLDER   where kernels are kept; it must belong to you, and be writable for you alone
+    ATTNGEN_CACHE_DIR=FOLDER   where kernels are kept: a folder of yours that only you can write
     ATTNGEN_CACHE_SIZE=512M    how much they may take in all
     ATTNGEN_CACHE=0            neither keep nor use any
 
@@ -56,7 +58,7 @@ def verify() -> int:
         items = list(folder.files())
         bad = [(item, why) for item in items if (why := damage(folder, item))]
         for item, why in bad:
-            click.echo(f"damaged: {item.name}: {why}")
+            click.echo(f"{item.name[:KEY]}  damaged: {why}")
         click.echo(f"{total(items)} in {folder.path}, {len(bad)} damaged")
         return 1 if bad else 0
 
@@ -114,15 +116,16 @@ def opened() -> Generator[Folder]:
 def show(folder: Folder, item: Item) -> None:
     entry = read(folder, item)
     if isinstance(entry, str):
-        click.echo(f"{item.name[:12]}  {show_bytes(item.size):>8}  damaged: {entry}")
+        click.echo(f"{item.name[:KEY]}  {show_bytes(item.size):>8}  damaged: {entry}")
         return
     about = entry.about
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used))
     click.echo(
-        f"{item.name[:12]}  {show_bytes(item.size):>8}  used {used}  "
+        f"{item.name[:KEY]}  {show_bytes(item.size):>8}  used {used}  "
         f"@{about.get('name', '?')} for {about.get('target', '?')}, attngen {about.get('attngen', '?')}"
     )
-    click.echo(textwrap.indent("\n".join(textwrap.wrap(about.get("arrays", ""), WIDTH - 14)), " " * 14))
+    pad = " " * (KEY + 2)
+    click.echo(textwrap.fill(about.get("arrays", ""), WIDTH, initial_indent=pad, subsequent_indent=pad))
 
 
 def read(folder: Folder, item: Item) -> Entry | str:

@@ -1,7 +1,7 @@
 """Which registers and which shared memory `wgmma` still uses (PTX ISA, "Async Proxy", wgmma.fence, wgmma.wait_group).
 
 Results are computed when the instruction is issued; what is kept here is what a program must not touch before its wait, and
-which registers it wrote without a `wgmma.fence` after.
+which registers it touched without a `wgmma.fence` after.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Flights:
         self.committed = np.zeros(machine.layout.lanes // WARP, np.int64)
         operands = [o for i in machine.program.code if i.name.startswith("wgmma.mma_async") for o in i.operands[:2]]
         self.watched = names(operands)
-        # Registers written since the last wgmma.fence, per warp.
-        self.unfenced: dict[str, Array] = {name: np.zeros(self.committed.size, bool) for name in self.watched}
+        # Registers touched since the last wgmma.fence, per warp; the first wgmma needs a fence whatever was touched.
+        self.unfenced: dict[str, Array] = {name: np.ones(self.committed.size, bool) for name in self.watched}
 
     def watch(self, i: Instruction, effect: Callable[[], None]) -> Callable[[], None]:
         """An ordinary instruction that touches registers of some `wgmma`: with a check before it."""
@@ -56,7 +56,7 @@ class Flights:
                     if used:
                         self.report(i, used, int(warp))
             effect()
-            for name in results:
+            for name in touched:
                 self.unfenced[name][warps] = True
 
         return checked
@@ -77,7 +77,7 @@ class Flights:
             new = flight(int(self.committed[warp]))
             for name in new.accumulators | new.sources:
                 if self.unfenced[name][warp]:
-                    why = f"register {name.partition('#')[0]} was written with no wgmma.fence after it"
+                    why = f"register {name.partition('#')[0]} is used by other instructions with no wgmma.fence after them"
                     raise self.m.layout.defect("async", why, i, warp * WARP)
             for old in self.under_way.get(warp, ()):
                 used = new.sources & old.accumulators | new.accumulators & old.sources
