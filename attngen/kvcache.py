@@ -19,8 +19,10 @@ from attngen.sdpa_runtime import offset_input
 from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.semantics import refuse_mean
 from attngen.specs import read_dtype, show_shape
+from attngen.torch_arrays import accepts_tensors
 
 
+@accepts_tensors
 def attention_with_kvcache(
     query: Any,
     key_cache: Any,

@@ -58,7 +58,7 @@ def places(layout: Layout, type: TensorType) -> list[tuple[int, tuple[int, ...]]
 def expected(layout: Layout, type: TensorType, argument: int, dtype: Any) -> Expected:
     """What an array without runtime extents is."""
     lengths = [[bound(type.extents[n]) for n in group] for group in layout.groups]
-    axes = ((index, math.prod(lengths[index][k] for k in after)) for index, after in places(layout, type))
+    axes = ((index, math.prod(lengths[index][n] for n in after)) for index, after in places(layout, type))
     return Expected(argument, dtype, tuple(map(math.prod, lengths)), tuple(axes))
 
 

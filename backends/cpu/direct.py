@@ -89,8 +89,8 @@ def supported() -> bool:
         return (
             word(id(x) + DATA).value == x.__array_interface__["data"][0]
             and ctypes.c_int32.from_address(id(x) + NDIM).value == 2
-            and [word(shape + 8 * k).value for k in range(2)] == [3, 4]
-            and [word(strides + 8 * k).value for k in range(2)] == [20, 4]
+            and [word(shape + 8 * index).value for index in range(2)] == [3, 4]
+            and [word(strides + 8 * index).value for index in range(2)] == [20, 4]
             and word(id(x) + DESCR).value == id(x.dtype)
             and word(id(x) + TYPE).value == id(np.ndarray)
             and (flags & WRITABLE, flags & C_CONTIGUOUS) == (WRITABLE, 0)
@@ -158,7 +158,7 @@ def write(c: Code) -> None:
         kind = ll.FunctionType(result, [a.type for a in args])
         return b.call(b.inttoptr(address, kind.as_pointer()), args)
 
-    word = {name: load(table, 8 * k) for k, name in enumerate(WORDS)}
+    word = {name: load(table, 8 * index) for index, name in enumerate(WORDS)}
     records = b.add(table, size(8 * len(WORDS)))
     numbers = b.ptrtoint(b.alloca(ll.ArrayType(I64, MOST_ARRAYS * (MOST_AXES + 1) + 8)), I64)
     lows = b.ptrtoint(b.alloca(ll.ArrayType(I64, MOST_ARRAYS)), I64)
@@ -190,10 +190,10 @@ def write(c: Code) -> None:
         require(b.icmp_signed("==", b.and_(load(x, FLAGS, I32), wanted), wanted))
         data, shape, strides = load(x, DATA), load(x, SHAPE), load(x, STRIDES)
 
-        def one_dim(k: Ir, ends: list[Ir]) -> list[Ir]:
-            length = load(element(shape, k))
-            require(b.icmp_signed("==", length, load(element(record, b.add(k, size(4))))))
-            far = b.mul(load(element(strides, k)), b.sub(length, size(1)))
+        def one_dim(index: Ir, ends: list[Ir]) -> list[Ir]:
+            length = load(element(shape, index))
+            require(b.icmp_signed("==", length, load(element(record, b.add(index, size(4))))))
+            far = b.mul(load(element(strides, index)), b.sub(length, size(1)))
             zero = size(0)
             low, high = (b.select(b.icmp_signed(sign, far, zero), far, zero) for sign in ("<", ">"))
             return [b.add(ends[0], low), b.add(ends[1], high)]
@@ -203,8 +203,8 @@ def write(c: Code) -> None:
         store(high, element(highs, n))
         store(data, place)
 
-        def one_axis(k: Ir, at: list[Ir]) -> list[Ir]:
-            pair = b.add(record, b.add(size(8 * (4 + MOST_DIMS)), b.mul(k, size(16))))
+        def one_axis(index: Ir, at: list[Ir]) -> list[Ir]:
+            pair = b.add(record, b.add(size(8 * (4 + MOST_DIMS)), b.mul(index, size(16))))
             store(b.mul(load(element(strides, load(pair))), load(pair, 8)), at[0])
             return [b.add(at[0], size(8))]
 
@@ -227,8 +227,8 @@ def write(c: Code) -> None:
 
     c.loop(first_output, word["arrays"], 1, (), one_output)
     scratch = b.ptrtoint(b.alloca(BYTE, b.add(word["scratch"], size(64))), I64)
-    for k, value in enumerate((c.round_up(scratch, 64), size(0), size(0), word["parts"])):
-        store(value, b.add(end, size(8 * k)))
+    for index, value in enumerate((c.round_up(scratch, 64), size(0), size(0), word["parts"])):
+        store(value, b.add(end, size(8 * index)))
     thread = call(word["save"], I64)
     call(word["entry"], VOID, numbers)
     call(word["restore"], VOID, thread)

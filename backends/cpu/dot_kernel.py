@@ -127,7 +127,7 @@ def across(c: Code, vectors: list[Ir], per: int) -> list[Ir]:
         # Neighbours within each block: two vectors become one.
         width = vectors[0].type.count
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
-        first = [[k + n for n in range(0, per, 2)] for k in range(0, width, per)]
+        first = [[start + n for n in range(0, per, 2)] for start in range(0, width, per)]
         even = [lane for lanes in first for lane in (*lanes, *(width + n for n in lanes))]
         vectors = [c.b.fadd(shuffled(c, a, b, even), shuffled(c, a, b, [n + 1 for n in even])) for a, b in pairs]
         together *= 2

@@ -87,6 +87,16 @@ def test_arrays_beside_tensors(torch: Any) -> None:
     assert isinstance(ag.scaled_dot_product_attention(x, x, x, attn_mask=torch.from_numpy(mask)), np.ndarray)
 
 
+def test_a_cache_of_tensors_is_appended_to(torch: Any) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 1, 8)).astype(np.float16) for _ in range(3))
+    keys, values = (rng.standard_normal((1, 2, 6, 8)).astype(np.float16) for _ in range(2))
+    tensors = [torch.from_numpy(x) for x in (q, keys, values, k, v)]
+    out = ag.attention_with_kvcache(*tensors, cache_seqlens=4)
+    np.testing.assert_array_equal(keys[:, :, 4], k[:, :, 0])
+    np.testing.assert_allclose(out.numpy(), attention(q, keys[:, :, :5], values[:, :, :5])[0], atol=2e-3)
+
+
 def test_what_cannot_be_read(torch: Any) -> None:
     x = torch.from_numpy(np.ones((1, 1, 4, 8), np.float32))
     learned = torch.from_numpy(np.ones((1, 1, 4, 8), np.float32))

@@ -10,7 +10,7 @@ import pytest
 
 import attngen as ag
 from tests.masks.oracle import attention
-from tests.masks.ways import Attend, attend, check
+from tests.masks.ways import WAYS, Attend, attend, check
 
 F32 = np.finfo(np.float32)
 
@@ -199,7 +199,7 @@ def test_dropout_is_never_applied() -> None:
         ag.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
 
 
-@pytest.mark.parametrize("way", ["interpreter", "numpy"])
+@pytest.mark.parametrize("way", WAYS)
 def test_half_precision_masks(way: str, normal: Any) -> None:
     """Scores of 16-bit arrays are in 32 bits, and so are their masks."""
     q, k, v = (normal(1, 2, 5, 4).astype(np.float16) for _ in range(3))
