@@ -62,7 +62,7 @@ def cache_is_on() -> bool:
 
 def cache_path() -> Path:
     chosen = os.environ.get(FOLDER)
-    return Path(chosen).absolute() if chosen else import_module("platformdirs").user_cache_path("attngen")
+    return Path(os.path.expanduser(chosen)).absolute() if chosen else import_module("platformdirs").user_cache_path("attngen")
 
 
 def cache_limit() -> int:

@@ -80,13 +80,10 @@ def _table(trace: Trace, view: Array, name: str, groups: tuple[Group | None, ...
             named.append(group)
             axes += [(n, trace.extents[n]) for n in group]
         layout, type = Layout(tuple(named)), TensorType(tuple(axes), read_dtype(view.dtype, name))
-        source = next((s for s, known in trace.captured.items() if known.identity == identity), None)
-        if source is None:
-            source = param = trace.unused(name)
-            trace.captured[source] = Captured(identity, view, layout, type)
-        else:
-            param = trace.unused(f"{source}_2")
-        trace.tables[identity, groups] = trace.read(source, param, layout, type)
+        # One input per way to read it: whether two ways read equally much of an array is no part of the function.
+        name = trace.unused(name)
+        trace.captured[name] = Captured(view, layout, type)
+        trace.tables[identity, groups] = trace.read(name, name, layout, type)
     return trace.tables[identity, groups]
 
 

@@ -10,15 +10,16 @@ from os import PathLike, fspath
 from pathlib import PurePath
 from typing import Any
 
-import llvmlite.binding as untyped  # pyright: ignore[reportMissingTypeStubs]
 import numpy as np
 
 import attngen
 from attngen.backends import Executable, get_backend
+from attngen.backends.cpu.build import Built as CpuBuilt
+from attngen.backends.cpu.export import njit
 from attngen.backends.cpu.export.glue import glue
 from attngen.backends.cpu.export.header import FIELDS, FIELDS_BESIDE, header
 from attngen.backends.cpu.export.interface import Array, Interface, Vector, Version, View, c_name
-from attngen.backends.cpu.export.link import object_code, shared_library, texts
+from attngen.backends.cpu.export.link import LLVM, object_code, shared_library, texts
 from attngen.backends.cpu.export.loader import loader
 from attngen.backends.cpu.export.vectors import random_array, take_samples
 from attngen.backends.cpu.source import Program
@@ -29,8 +30,6 @@ from attngen.ir.interpreter import Interpreter
 from attngen.ir.types import TensorType, UpTo, bound
 from attngen.kernel import Built, Traced
 from attngen.specs import array_dtype
-
-llvm: Any = untyped
 
 SUFFIXES = {
     ".so": "a shared library that C can call",
@@ -149,12 +148,21 @@ def info(kernels: Sequence[Compiled]) -> str:
     return json.dumps(
         {
             "attngen": attngen.__version__,
-            "llvm": ".".join(map(str, llvm.llvm_version_info)),
+            "llvm": LLVM,
             "function": text.partition("{")[0].strip(),
             "ir_sha256": hashlib.sha256(text.encode()).hexdigest(),
             "pipelines": {k.target: str(k.built.derived.result.pipeline) if k.built else "" for k in kernels},
         }
     )
+
+
+def nopython(kernel: Compiled) -> Any:
+    """The kernel as a function of Numba's."""
+    executable = whole(kernel).executable
+    assert isinstance(executable, CpuBuilt)
+    if executable.function is None:
+        raise Error(f"njit: a kernel for {kernel.target} cannot run here: {executable.elsewhere}")
+    return njit.nopython(interface([kernel], "", tested=False), executable.function)
 
 
 # ---- results to test by

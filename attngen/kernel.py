@@ -260,6 +260,15 @@ class Kernel:
         compiled = [Compiled(k.target, k._traced, k._built) for k in (self, *versions)]
         export(compiled, path, name=name, cc=cc)
 
+    @cached_property
+    def njit(self) -> Any:
+        """The kernel as a function that Numba's nopython code can call: arrays in, in the order of the inputs and then of what
+        the program captured, outputs back. One thread; ValueError for other shapes.
+        """
+        from attngen.export import Compiled, nopython
+
+        return nopython(Compiled(self.target, self._traced, self._built))
+
     def report(self, **arrays: Any) -> Report:
         """Operations, bytes, loops, tile sizes and the reason for each, what masks leave out, and an estimate of the time.
 

@@ -87,7 +87,7 @@ def scaled_dot_product_attention(
     inside of it. The output is packed likewise, the log-sum-exp (heads, total).
 
     A key that is masked (also by -inf added to its score) never reaches the output, even if it holds NaN. A row without any key
-    is 0, its log-sum-exp -inf. semantics: "torch", "onnx", "flash_attn" or "jax" for their conventions.
+    is 0, its log-sum-exp -inf. semantics: "torch", "onnx", "flash_attn" or "jax" for their conventions, where they differ.
 
     return_lse: also the log-sum-exp of the final scores, (…, heads, q_len), natural or to base 2 by lse_base. out: written in
     place. num_threads: at most so many; None asks `get_num_threads`. num_splits: in how many parts the keys are read side by

@@ -2,7 +2,8 @@
 
 Sources: the documentation of torch.nn.functional.scaled_dot_product_attention (upper-left causal masks), the operator text of
 ONNX Attention 23 to 25, the interface of flash-attn 2 (masks aligned to the bottom right, +inf as the log-sum-exp of an empty
-row), and jax.nn.dot_product_attention (a finite huge number in place of -inf: an empty row is the mean of all values).
+row), and jax.nn.dot_product_attention (a finite huge number in place of -inf: an empty row is the
+mean of all values, and NaN in a masked value counts, times 0).
 """
 
 from __future__ import annotations

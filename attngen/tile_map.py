@@ -161,28 +161,36 @@ class Search:
         self.reduced: dict[tuple[Op, int], Any] = {}
 
     def squares(self, smallest: int = 0) -> Iterator[Squares]:
-        """Every tile in one square; squares of 2**smallest tiles that are neither empty nor full count as mixed."""
+        """Every tile in one square of the last two axes; squares of 2**smallest tiles along each that are neither empty nor
+        full count as mixed."""
         parts = np.array([[axis.parts] for axis in self.axes])
-        corners = np.indices((2,) * len(self.axes)).reshape(len(self.axes), -1, 1)
-        level = max(smallest, *((axis.parts - 1).bit_length() for axis in self.axes))
-        waiting = [(level, np.zeros((len(self.axes), 1), np.int64))]
+        grows = np.array([[int(d >= len(parts) - 2)] for d in range(len(parts))])
+        corners = np.indices([1 + g for (g,) in grows]).reshape(len(parts), -1, 1)
+        level = max(smallest, *(int(n - 1).bit_length() for (n,) in parts[-2:]))
+        place = np.indices([1 if g else n for (g,), (n,) in zip(grows, parts, strict=True)]).reshape(len(parts), -1)
+        waiting = [(level, place[:, k : k + CHUNK]) for k in range(0, place.shape[1], CHUNK)]
         while waiting:
             level, place = waiting.pop()
             kinds = self.classify(level, place)
             for kind in (EMPTY, FULL, MIXED) if level <= smallest else (EMPTY, FULL):
                 chosen = place[:, kinds == kind]
                 if chosen.size:
-                    yield Squares(kind, chosen << level, np.minimum((chosen + 1) << level, parts))
+                    yield Squares(kind, chosen << level * grows, np.minimum((chosen + 1) << level * grows, parts))
             if level > smallest:
-                below = (2 * place[:, None, kinds == MIXED] + corners).reshape(len(self.axes), -1)
-                below = below[:, np.all(below << (level - 1) < parts, axis=0)]
+                below = ((place << grows)[:, None, kinds == MIXED] + corners).reshape(len(parts), -1)
+                below = below[:, np.all(below << (level - 1) * grows < parts, axis=0)]
                 waiting += [(level - 1, below[:, k : k + CHUNK]) for k in range(0, below.shape[1], CHUNK)]
 
+    def size(self, value: Value, level: int) -> int:
+        """How long a square is along the axis of a loop."""
+        at = self.ranges.index(value)
+        return self.axes[at].step << (level if at >= len(self.ranges) - 2 else 0)
+
     def classify(self, level: int, place: np.ndarray) -> np.ndarray:
-        """The kinds of squares of 2**level tiles along each axis, from their numbers (axes × squares)."""
+        """The kinds of squares of 2**level tiles along the last two axes, from their numbers (axes × squares)."""
         parts: dict[Value, Any] = {}
         for value, axis, k in zip(self.ranges, self.axes, place, strict=True):
-            size = axis.step << level
+            size = self.size(value, level)
             parts[value] = k * size, np.minimum((k + 1) * size, axis.extent)
         values = self.evaluate(parts, level, dict(zip(self.ranges, place, strict=True)))
         known = {name: values[v] for name, v in self.wanted.items()}
@@ -210,7 +218,7 @@ class Search:
         if (op, level) not in self.reduced:
             table = self.tables[load.source]
             for d, name in reversed([*enumerate(load.source.names)]):
-                size = self.axes[self.ranges.index(ranges[name])].step << level if name in ranges else table.shape[d]
+                size = self.size(ranges[name], level) if name in ranges else table.shape[d]
                 starts = np.arange(0, table.shape[d], size, dtype=np.int64)
                 table = REDUCTIONS[op.kind][0].reduceat(table, starts, axis=d)
             self.reduced[op, level] = table

@@ -29,9 +29,8 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """An array that the function reads although it is no input: which memory it is, and how it is read first."""
+    """An array that the function reads although it is no input, and how it is read."""
 
-    identity: Hashable
     array: Any
     layout: Layout
     type: TensorType

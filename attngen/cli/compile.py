@@ -81,5 +81,5 @@ def command(
     with waiting("compiling"):
         first, *others = [build_kernel(job.program, job.traced, target=t, pipeline=pipeline) for t in targets or ("cpu",)]
         for out in outs:
-            first.export(out, name=name, cc=cc, versions=others)
+            first.export(out, name=name or ("attention" if what is None else ""), cc=cc, versions=others)
     click.echo("\n".join(f"{out}: {SUFFIXES[PurePath(out).suffix]}" for out in outs))

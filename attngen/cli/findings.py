@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,11 +35,14 @@ EXTRAS = {
 }
 """Packages that some uses need, and which."""
 
+OTHER = "aarch64" if platform.machine() == "x86_64" else "x86_64"
+CC = (shlex.split(os.environ.get("CC", "")) or ["cc"])[0]
+
 TOOLS = {
-    "cc": ("gcc", "linking exported kernels into shared libraries"),
-    "ld.lld": ("lld", "linking for other systems without their compilers"),
-    "aarch64-linux-gnu-gcc": ("gcc-aarch64-linux-gnu", "linking kernels for 64-bit Arm"),
-    "qemu-aarch64": ("qemu-user", "running kernels for 64-bit Arm here"),
+    CC: ("gcc libc6-dev", "exporting kernels as shared libraries"),
+    "ld": ("binutils", "the same"),
+    f"{OTHER}-linux-gnu-gcc": (f"gcc-{OTHER.replace('_', '-')}-linux-gnu", f"exporting shared libraries for {OTHER}"),
+    f"qemu-{OTHER}": ("qemu-user", f"running what was exported for {OTHER} here"),
 }
 """Programs, the package of Debian that has each, and what needs it."""
 
@@ -145,12 +149,14 @@ def show(state: State) -> str:
 
 def threads(missing: list[Missing]) -> dict[str, str]:
     """How many, and each setting that has a say."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
-        used = f"at most {get_num_threads()} in a call that does not say so itself"
+        number = get_num_threads()
+        by = VARIABLE if os.environ.get(VARIABLE) else "the affinity" if number == allowed else "OMP_NUM_THREADS"
+        used = f"at most {number}, from {by}; set_num_threads and num_threads= come before that"
     except Error as e:
         used = f"none can be chosen: {e}"
         missing.append(Missing("threads", str(e), f"unset {VARIABLE}", required=True))
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "used": used,
         VARIABLE: os.environ.get(VARIABLE, "not set; if it is, it decides"),

@@ -13,12 +13,12 @@ import linecache
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 import llvmlite.binding as untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from attngen.backends import Unsupported
-from attngen.backends.cpu.kernels import Kernel
 from attngen.backends.cpu.source import Program
 from attngen.backends.cpu.target import start_llvm
 from attngen.backends.cpu.vector import I64, POINTER, VOID, ll
@@ -26,7 +26,6 @@ from attngen.backends.cpu.vector import I64, POINTER, VOID, ll
 llvm: Any = untyped
 
 ENTRY = "attngen_entry"
-SPEED_LEVEL = 2
 LIBC = {"memcpy", "memmove", "memset"}
 """What LLVM makes of loops that copy; every process has them."""
 
@@ -45,14 +44,14 @@ def compile_program(program: Program, entry: str = ENTRY) -> MachineCode:
     start = time.perf_counter()
     loops = loops_text(program)
     front = time.perf_counter()
-    module, machine = optimized(program, loops, entry)
+    module, machine = linked(program, loops, entry)
     code = machine.emit_object(module)
     return MachineCode(code, entry, {"Numba": front - start, "LLVM": time.perf_counter() - front})
 
 
 def texts(program: Program, entry: str = ENTRY) -> dict[str, str]:
     """LLVM's text and the assembly of what `compile_program` makes."""
-    module, machine = optimized(program, loops_text(program), entry)
+    module, machine = linked(program, loops_text(program), entry)
     return {"llvm": str(module), "asm": machine.emit_assembly(module)}
 
 
@@ -90,16 +89,25 @@ def intrinsic(name: str, count: int, generate: Callable[[Any, Any, Sequence[Any]
     return numba("extending").intrinsic(typed)
 
 
-def declared(name: str, kernel: Kernel) -> Any:
-    """A call of a kernel, whose LLVM function is made apart from Numba's. One that gives nothing gives 0."""
+@lru_cache(1024)
+def declared(name: str, count: int, returns: bool) -> Any:
+    """A call of a kernel, whose LLVM function is made apart from Numba's. One that gives nothing gives 0.
+
+    Numba keeps what it has seen for ever, so equal ones are the same one."""
 
     def generate(context: Any, builder: Any, values: Sequence[Any]) -> Any:
         module, full = builder.module, symbol(name)
-        kind = ll.FunctionType(I64 if kernel.returns else VOID, [I64] * len(values))
+        kind = ll.FunctionType(I64 if returns else VOID, [I64] * len(values))
         result = builder.call(module.globals.get(full) or ll.Function(module, kind, full), values)
-        return result if kernel.returns else ll.Constant(I64, 0)
+        return result if returns else ll.Constant(I64, 0)
 
-    return intrinsic(name, len(kernel.arguments()), generate)
+    return intrinsic(name, count, generate)
+
+
+@cache
+def comparisons() -> dict[str, Any]:
+    """Numba's own are functions of other modules, compiled for this machine alone."""
+    return {"min": intrinsic("min", 2, lesser), "max": intrinsic("max", 2, greater)}
 
 
 def lesser(context: Any, builder: Any, values: Sequence[Any]) -> Any:
@@ -120,9 +128,10 @@ def loops_text(program: Program) -> Loops:
     file = f"<attngen {program.name} {digest}>"
     # With the text in linecache, errors and profilers show its lines.
     linecache.cache[file] = (len(program.text), None, program.text.splitlines(keepends=True), file)
-    scope: dict[str, Any] = {name: declared(name, kernel) for name, kernel in program.kernels.items()}
-    # Numba's own are functions of other modules, compiled for this machine alone.
-    scope |= {"min": intrinsic("min", 2, lesser), "max": intrinsic("max", 2, greater)}
+    scope: dict[str, Any] = {
+        name: declared(name, len(kernel.arguments()), kernel.returns) for name, kernel in program.kernels.items()
+    }
+    scope |= comparisons()
     exec(compile(program.text, file, "exec"), scope)
     compiler, types = numba("core.compiler"), numba("types")
     flags = compiler.Flags()
@@ -153,29 +162,29 @@ def kernels_text(program: Program, loops: Loops, entry: str) -> str:
     outer = ll.Function(module, ll.FunctionType(VOID, [POINTER]), entry)
     b: Any = ll.IRBuilder(outer.append_basic_block("entry"))
     result, exception = b.alloca(POINTER), b.alloca(POINTER)
-    places = [b.gep(outer.args[0], [ll.Constant(I64, k)], source_etype=I64) for k in range(count)]
+    places = [b.gep(outer.args[0], [ll.Constant(I64, n)], source_etype=I64) for n in range(count)]
     b.call(inner, [result, exception, *(b.load(place, typ=I64) for place in places)])
     b.ret_void()
     return str(module)
 
 
-def optimized(program: Program, loops: Loops, entry: str) -> tuple[Any, Any]:
-    """LLVM's module for the target, and its code generator."""
+def linked(program: Program, loops: Loops, entry: str) -> tuple[Any, Any]:
+    """LLVM's module for the target, and its code generator.
+
+    None of LLVM's passes over modules runs: Numba has simplified its loops, and the kernels are written as they should be, so
+    they gain nothing measurable, take a third of the time, and LLVM's library does not free what they use."""
     start_llvm()
     machine = program.target.machine()
-    module = llvm.parse_assembly(kernels_text(program, loops, entry))
-    module.link_in(llvm.parse_assembly(loops.text))
+    # A context of its own, which is freed with the module.
+    context = llvm.create_context()
+    module = llvm.parse_assembly(kernels_text(program, loops, entry), context)
+    module.link_in(llvm.parse_assembly(loops.text, context))
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     module.name = program.name
     module.verify()
     for x in (*module.functions, *module.global_variables):
         if not x.is_declaration and x.name != entry:
             x.linkage = "internal"
-    options = llvm.create_pipeline_tuning_options(SPEED_LEVEL)
-    # The loops that gain from vectors have them.
-    options.loop_vectorization = options.slp_vectorization = options.loop_interleaving = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
     outside = {f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm.")} - LIBC
     if outside:
         raise Unsupported("cpu", f"@{program.name} would call {', '.join(sorted(outside))}, which the object lacks")

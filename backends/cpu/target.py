@@ -158,7 +158,7 @@ def find(name: str) -> Target:
     for change in changes:
         key, _, text = change.partition("=")
         if key not in OVERRIDES or text not in map(str, OVERRIDES[key]):
-            choices = "; ".join(f"{k}={' or '.join(map(str, v))}" for k, v in OVERRIDES.items())
+            choices = "; ".join(f"{key}={' or '.join(map(str, values))}" for key, values in OVERRIDES.items())
             raise Unsupported("cpu", f"cpu:{name}: cannot set {change!r}", help=f"a target may be followed by {choices}")
         # Instructions for exponents are those of 512-bit registers.
         target = replace(target, scales=target.scales and key != "vector_bits", **{key: int(text)})

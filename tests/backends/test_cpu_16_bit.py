@@ -145,6 +145,18 @@ def test_attention(dtype: Any, q: tuple[int, ...], k: tuple[int, ...], d_v: int)
     np.testing.assert_allclose(lse, want_lse, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+def test_other_processors(name: str, dtype: Any) -> None:
+    """Vectors of 128 and 256 bits, and no masked loads of 16 bits."""
+    if find(name).why_not_here():
+        pytest.skip(f"hardware: {find(name).why_not_here()}")
+    query, key, value = arrays(dtype, (2, 37, 20), (2, 77, 20), 11)
+    bias = np.linspace(-2, 2, 77).astype(dtype)
+    out = attngen.scaled_dot_product_attention(query, key, value, bias, target=f"cpu:{name}")
+    check(out, oracle.attention(query[None], key[None], value[None], bias=bias.astype(np.float32))[0][0])
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(HALVES), st.tuples(*[st.sampled_from(sorted(VIEWS))] * 4), st.integers(0, 99))
 def test_any_strides(element: ElementType, views: tuple[str, str, str, str], seed: int) -> None:

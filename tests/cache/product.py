@@ -18,6 +18,8 @@ import json, sys, time, warnings
 import numpy as np
 x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 start = time.process_time()
+import llvmlite.binding
+library = time.process_time() - start
 import attngen
 
 @attngen.program(x="i j", out="i j")
@@ -44,7 +46,7 @@ right = bool(np.allclose(y, np.exp(x) / np.exp(x).sum(1, keepdims=True), atol=1e
 TELL = """
 print(json.dumps({
     "right": right, "origin": origin, "warnings": [str(w.message) for w in caught],
-    "seconds": seconds, "steps": steps, "further": further, "loaded": loaded,
+    "seconds": seconds, "steps": steps, "further": further, "loaded": loaded, "library": library,
 }))
 """
 
@@ -61,7 +63,7 @@ class Product:
 
     def python(self, code: str, folder: Path | None, *args: str, **variables: str) -> str:
         """The output of a process that runs the code with this cache (None: the default one); it has to succeed."""
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("ATTNGEN_", "NUMBA_"))}
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("ATTNGEN_", "NUMBA_", "PYTHON"))}
         env |= {"PYTHONPATH": str(self.root), **({"ATTNGEN_CACHE_DIR": str(folder)} if folder else {}), **variables}
         command = [sys.executable, "-c", code, *args]
         done = subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True, check=False)

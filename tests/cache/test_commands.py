@@ -114,7 +114,7 @@ def test_doctor(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     found = json.loads(said_whole(capsys, "doctor", "--json"))
     assert set(found) == {"versions", "processor", "cache", "threads", "tools", "gpu", "missing"}
     assert found["versions"]["numba"][0].isdigit()
-    assert found["threads"]["used"].startswith("at most 1 ")
+    assert found["threads"]["used"].startswith("at most 1, from ")
     assert found["threads"]["OMP_NUM_THREADS"] == "1"
     assert str(folder) in found["cache"]["folder"]
     assert "kernels are kept: 0 files" in found["cache"]["state"]
@@ -151,3 +151,10 @@ def test_doctor_when_it_is_turned_off(
     assert "turned off by ATTNGEN_CACHE=0" in cache["why"]
     assert cache["command"] == "unset ATTNGEN_CACHE"
     assert not folder.exists()
+
+
+def test_run_says_where_the_time_of_compiling_went(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(said_whole(capsys, "run", "--target", "numpy", "--shape", "1,1,4,4,4").split())
+    for step in ("backend", "key", "passes", "emit", "Python"):
+        assert f" {step} 0." in text
+    assert "compiled, not kept: the cache is turned off" in text

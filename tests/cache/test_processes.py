@@ -54,3 +54,25 @@ def test_processes_that_compile_the_same_kernels_at_once(product: Product, tmp_p
     assert [path.suffix for path in folder.iterdir()] == [".kernel"] * 8
     assert "8 files" in product.python("from attngen.cli import main; main(['cache', 'verify'])", folder)
     product.python(RACE, folder, "1", "read from the cache")
+
+
+THREADS = """
+import numpy as np, attngen
+from concurrent.futures import ThreadPoolExecutor
+from attngen.table import KERNELS
+
+def ask(n):
+    x = np.random.default_rng(n).standard_normal((2, 1, 4 + n % 4, 8)).astype(np.float32)
+    weights = np.exp(x @ x.swapaxes(-1, -2) / np.sqrt(8.0))
+    return np.abs(attngen.scaled_dot_product_attention(x, x, x) - weights / weights.sum(-1, keepdims=True) @ x).max()
+
+with ThreadPoolExecutor(8) as pool:
+    assert max(pool.map(ask, range(16))) < 1e-5
+origins = {entry.made[0].origin for entry in KERNELS.entries.values()}
+assert origins == {"compiled and kept"} and len(KERNELS) <= 4, (origins, len(KERNELS))
+"""
+
+
+def test_threads_that_ask_for_new_kernels_at_once(product: Product, tmp_path: Path) -> None:
+    """Each is compiled once, whoever asks first; calls that differ in length alone may share one."""
+    product.python(THREADS, tmp_path / "kernels")

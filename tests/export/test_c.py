@@ -14,6 +14,8 @@ import attngen as ag
 from attngen.backends.cpu.target import find
 from tests.export.kernels import EXAMPLES
 from tests.export.tools import WARNINGS, call_from_c, needs, run
+from tests.hygiene.test_docs import blocks
+from tests.hygiene.tree import ROOT
 
 HOSTED = ("calloc", "free", "ldexp", "memcpy", "memmove", "memset", "pthread_create", "pthread_join")
 
@@ -45,6 +47,17 @@ def test_header_and_source_are_plain_c_and_the_header_is_cpp(tmp_path: Path) -> 
         run(["cc", f"-std={standard}", *WARNINGS, "-c", "attention.c"], tmp_path)
         run(["cc", f"-std={standard}", *WARNINGS, "-c", "both.c"], tmp_path)
     run(["c++", "-std=c++11", *WARNINGS, "-x", "c++", "-c", "both.c"], tmp_path)
+
+
+@needs("cc")
+def test_the_program_in_the_readme(tmp_path: Path) -> None:
+    (tmp_path / "main.c").write_text("".join(blocks("c")))
+    commands = [line for line in "".join(blocks("sh")).splitlines() if line.startswith("attngen compile")]
+    for command in commands:
+        run([sys.executable, "-m", *command.split()], tmp_path)
+    assert "cc main.c -L. -lattention -Wl,-rpath,. -o main" in (ROOT / "README.md").read_text()
+    run(["cc", *WARNINGS, "main.c", "-L.", "-lattention", "-Wl,-rpath,.", "-o", "main"], tmp_path)
+    assert run(["./main"], tmp_path) == "no error\n"
 
 
 SELFTEST = (

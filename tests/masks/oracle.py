@@ -1,7 +1,7 @@
 """Attention with everything that modifies it, in float64 NumPy, one row at a time: the judge of this folder's tests.
 
-It follows the table of semantics and shares no code with the product. It is judged itself by the tests of numbers worked out by
-hand, where it is one of the ways to execute attention.
+It follows the table of semantics and shares no code with the product. It is judged itself by the numbers worked out by hand in
+test_numerics.py, where it is one of the ways to execute attention.
 """
 
 from __future__ import annotations

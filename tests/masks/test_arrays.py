@@ -148,6 +148,8 @@ K: Any = np.zeros((2, 2, 7, 8), np.float32)
         ),
         ({"sinks": np.ones((2, 4))}, "sinks: expected shape (4,), one per head, got (2, 4)"),
         ({"sinks": ["a"] * 4}, "sinks: expected an array of floats, got str32"),
+        ({"sinks": np.array([1, np.nan, 2, 3])}, "sinks[1] is nan in float32; expected a finite number"),
+        ({"alibi_slopes": np.full((2, 4), 1e39)}, "alibi_slopes[0][0] is inf in float32; expected a finite number"),
         ({"seqused_k": np.array([3])}, "seqused_k: expected shape (2,), one length per batch entry, got (1,)"),
         ({"seqused_k": np.array([3, 8])}, "seqused_k[1] is 8; expected a length from 0 to kv_len = 7"),
         ({"seqused_k": np.array([-1, 3])}, "seqused_k[0] is -1; expected a length from 0 to kv_len = 7"),
@@ -159,6 +161,7 @@ K: Any = np.zeros((2, 2, 7, 8), np.float32)
         ({"semantics": "flash"}, "semantics: there are no conventions named 'flash'; did you mean flash_attn?"),
         ({"semantics": 3}, "semantics: there are no conventions named 3; known: torch, onnx, flash_attn, jax"),
         ({"window": 4, "semantics": "torch"}, "window: expected (left, right), got 4"),
+        ({"softcap": 1e-300}, "softcap: 1e-300 is 0 in f32, in which scores are computed; give 0 for none"),
         ({"softcap": 1e300}, "softcap: 1e+300 is not finite in f32, in which scores are computed; use float64 arrays"),
     ],
 )

@@ -176,12 +176,13 @@ def test_what_lies_behind_the_end_is_not_seen(target: str, paged: bool, normal: 
         np.testing.assert_allclose(got[b : b + 1], want, rtol=2e-5, atol=4e-6)
 
 
-def test_entries_of_a_long_cache(normal: Any) -> None:
+@pytest.mark.parametrize("target", TARGETS)
+def test_entries_of_a_long_cache(target: str, normal: Any) -> None:
     """U29: flash-attention#772. Entries far from each other in memory get their own new keys, and no other entry changes."""
     caches = np.zeros((5, 4096, 2, 8), np.float32), np.zeros((5, 4096, 2, 8), np.float32)
     new = normal(4, 1, 2, 8), normal(4, 1, 2, 8)
     past = [4095, 17, 0, 2048]
-    given: dict[str, Any] = {"cache_batch_idx": [1, 2, 3, 4], "cache_seqlens": past, "layout": "BSHD", "target": "numpy"}
+    given: dict[str, Any] = {"cache_batch_idx": [1, 2, 3, 4], "cache_seqlens": past, "layout": "BSHD", "target": target}
     ag.attention_with_kvcache(normal(4, 1, 2, 8), *caches, *new, **given)
     for x, more in zip(caches, new, strict=True):
         for b, at in enumerate(past):
@@ -249,6 +250,13 @@ READ_ONLY: Any = np.broadcast_to(np.float32(0), CACHE.shape)
         ({"block_table": [[0], [2]]}, "block_table[1, 0] is 2; expected an index from 0 to 1 into the cache"),
         ({"block_table": [[0], [-1]]}, "block_table[1, 0] is -1; expected an index from 0 to 1"),
         ({"block_table": [[1], [1]]}, "block_table: new keys of entry 0 would be written where keys of entry 1 are"),
+        ({"block_table": [[0], [2**40]]}, f"block_table[1, 0] is {2**40}; expected an index from 0 to 1"),
+        ({"block_table": [[0.0], [1.0]]}, "block_table: expected whole numbers, got float64"),
+        ({"cache_batch_idx": [True, False]}, "cache_batch_idx: expected whole numbers, got bool"),
+        ({"cache_seqlens": 2**40}, f"cache_seqlens is {2**40} with 1 new keys"),
+        ({"alibi_slopes": np.ones(2)}, "alibi_slopes: expected shape (4,) or (2, 4)"),
+        ({"sinks": np.full(4, np.nan)}, "sinks[0] is nan in float32; expected a finite number"),
+        ({"dropout_p": 0.5}, "dropout_p: expected 0, got 0.5"),
         ({"block_table": [0, 1]}, "block_table: expected shape (2, pages), one row per batch entry, got (2,)"),
         ({"block_table": [[0], [1]], "cache_batch_idx": [0, 1]}, "cache_batch_idx: leave it away"),
         ({"block_table": [[0], [1]], "cache_seqlens": [2, 7]}, "cache_seqlens[1] is 7 with 1 new keys"),
@@ -285,11 +293,11 @@ READ_ONLY: Any = np.broadcast_to(np.float32(0), CACHE.shape)
 def test_bad_input_is_refused_before_anything_is_written(changes: dict[str, Any], message: str) -> None:
     caches = {"key_cache": CACHE.copy(), "value_cache": CACHE.copy()}
     given: dict[str, Any] = {"query": Q, **caches, "key": K + 1, "value": K + 1, "cache_seqlens": [2, 3], "target": "numpy"}
+    given["out"] = out = np.full_like(Q, 7)
     with pytest.raises(ag.Error) as e:
         ag.attention_with_kvcache(**(given | changes))
     assert message in str(e.value)
-    for x in caches.values():
-        assert not x.any()
+    assert np.all(out == 7) and not any(x.any() for x in caches.values())
 
 
 def test_memory_that_is_shared_is_refused(normal: Any) -> None:

@@ -88,6 +88,13 @@ def test_element_types(normal: Any, dtype: Any) -> None:
     np.testing.assert_allclose(y.astype(np.float64), want, atol={2: 1e-2, 8: 1e-12}[np.dtype(dtype).itemsize])
 
 
+def test_values_of_another_element_type(normal: Any) -> None:
+    q, k, v = normal(1, 2, 3, 4).astype(np.float16), normal(1, 2, 5, 4).astype(np.float16), normal(1, 2, 5, 4)
+    y, *_ = attention(q, k, v)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, oracle.attention(q.astype(float), k.astype(float), v)[0], atol=1e-3)
+
+
 def test_softmax_in_higher_precision(normal: Any) -> None:
     q, k, v = normal(1, 1, 3, 4), normal(1, 1, 50, 4), normal(1, 1, 50, 4)
     *_, weights = attention(q, k, v, softmax_precision=np.float64, qk_matmul_output_mode=3)

@@ -9,11 +9,11 @@ import pytest
 
 import attngen as ag
 from attngen.sdpa import make_kernel
-from tests.masks.oracle import attention
+from tests.masks.oracle import attention, packed
 
 Q_LENS, K_LENS = [3, 0, 5, 1, 4], [4, 2, 5, 0, 9]
 CU_Q, CU_K = np.cumsum([0, *Q_LENS]), np.cumsum([0, *K_LENS])
-TABLE = np.linspace(0, 1, 5).astype(np.float32)
+TABLE, BY_KEY = np.linspace(0, 1, 5).astype(np.float32), np.sin(np.arange(9)).astype(np.float32)
 
 GIVEN: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -22,28 +22,16 @@ GIVEN: dict[str, dict[str, Any]] = {
     "window": {"window": (2, 1), "causal_alignment": "bottom_right", "sinks": [0.1, 0.2, 0.3, 0.4]},
     "slopes": {"alibi_slopes": [0.5, 0.25, 0.125, 0.1], "softcap": 2.0},
     "used": {"seqused_k": np.array([2, 2, 0, 0, 7]), "is_causal": True, "causal_alignment": "bottom_right"},
+    "tables": {
+        # They reach as far as a sequence does, not as far as the array.
+        "score_mod": lambda s, b, h, i, j: s + TABLE[i] * BY_KEY[j] + BY_KEY[np.abs(i - j)],
+        "mask_mod": lambda b, h, i, j: BY_KEY[j] > -1,
+    },
     "mods": {
         "score_mod": lambda s, b, h, i, j: s + 0.1 * h * (i - j) + 0.3 * b,
         "mask_mod": lambda b, h, i, j: (i + j + b) % 3 != 0,
     },
 }
-
-
-def by_sequence(q: Any, k: Any, v: Any, given: dict[str, Any]) -> tuple[Any, Any]:
-    """Of packed arrays: the oracle on each sequence, its number as the batch index."""
-    out, lse = np.zeros((*q.shape[:2], v.shape[2])), np.full((q.shape[1], q.shape[0]), -np.inf)
-    for n in range(len(Q_LENS)):
-        rows, keys = slice(CU_Q[n], CU_Q[n + 1]), slice(CU_K[n], CU_K[n + 1])
-        arrays = [x[part].swapaxes(0, 1)[None] for x, part in ((q, rows), (k, keys), (v, keys))]
-        own: dict[str, Any] = dict(given)
-        if "seqused_k" in own:
-            own["seqused_k"] = own["seqused_k"][n : n + 1]
-        if "score_mod" in own:
-            own["score_mod"] = lambda s, b, h, i, j, n=n: given["score_mod"](s, n, h, i, j)
-            own["mask_mod"] = lambda b, h, i, j, n=n: given["mask_mod"](n, h, i, j)
-        found, found_lse = attention(*arrays, **own)
-        out[rows], lse[:, rows] = found[0].swapaxes(0, 1), found_lse[0]
-    return out, lse
 
 
 @pytest.mark.parametrize("target", ["numpy", "cpu"])
@@ -56,7 +44,7 @@ def test_packed_sequences(normal: Any, target: str, name: str, spare: int) -> No
     out, lse = ag.scaled_dot_product_attention(
         q, k, v, cu_seqlens_q=CU_Q, cu_seqlens_k=CU_K, return_lse=True, target=target, **given
     )
-    want, want_lse = by_sequence(q, k, v, given)
+    want, want_lse = packed(q, k, v, CU_Q, CU_K, **given)
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=2e-6)
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=2e-6)
 
@@ -103,6 +91,23 @@ K: Any = np.zeros((11, 2, 8), np.float32)
             "cu_seqlens_q: expected a vector of whole numbers, one more than sequences, got float64 of shape (2,)",
         ),
         ({"seqused_k": [4, 8]}, "seqused_k[1] is 8; expected a length from 0 to 7, that of the sequence"),
+        (
+            {"cu_seqlens_q": [0, -4, 9]},
+            "cu_seqlens_q[1] is -4, less than cu_seqlens_q[0], which is 0; sequences follow each other",
+        ),
+        (
+            {"attn_mask": np.ones((9, 12), bool)},
+            "attn_mask: shape (9, 12) does not broadcast to the scores' (4, 9, 11): "
+            "dimension 1 is 12, expected 1 or 11 (kv_len)",
+        ),
+        (
+            {"alibi_slopes": np.ones((2, 4))},
+            "alibi_slopes: expected shape (4,), one slope per head (and batch entry), got (2, 4)",
+        ),
+        (
+            {"semantics": "jax"},
+            "semantics: 'jax' is the mean of all values in a row without keys, which packed arrays do not have",
+        ),
         ({"seqused_k": [4]}, "seqused_k: expected 2 whole numbers, one per sequence, got shape (1,)"),
         (
             {"query": Q[None], "key": K[None], "value": K[None]},
@@ -119,6 +124,8 @@ def test_errors(changes: dict[str, Any], message: str) -> None:
         "cu_seqlens_k": [0, 4, 11],
         "layout": "BSHD",
     }
+    out = np.full_like(changes.get("query", Q), 7)
     with pytest.raises(ag.Error) as e:
-        ag.scaled_dot_product_attention(**{**given, **changes})
+        ag.scaled_dot_product_attention(**{**given, "out": out, **changes})
     assert str(e.value) == message
+    assert np.all(out == 7)

@@ -17,6 +17,7 @@ from tests.masks.oracle import attention
 from tests.masks.ways import check
 
 TARGETS = ("numpy", "cpu")
+BY_PLACE, IDS = np.sin(np.arange(300)).astype(np.float32), np.arange(300) // 7
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,25 @@ def test_200_steps_of_decoding_compile_few_kernels(target: str, start: int, norm
     assert len(compiled) <= 3
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_200_steps_of_decoding_with_a_captured_bias_compile_few_kernels(
+    target: str, normal: Any, compiled: list[Kernel]
+) -> None:
+    """An array along the keys that grows with them, and one that is long enough from the start."""
+    k, v, all_of_it, heads = normal(1, 2, 260, 8), normal(1, 2, 260, 8), normal(260), normal(4, 300)
+    for n in range(60, 260):
+        q, bias = normal(1, 4, 1, 8), all_of_it[:n]
+
+        def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any, bias: Any = bias) -> Any:
+            return s + bias[j] * heads[h, j]
+
+        out = ag.scaled_dot_product_attention(q, k[:, :, :n], v[:, :, :n], score_mod=score_mod, target=target)
+        if n % 40 == 1:
+            want, _ = attention(q, k[:, :, :n], v[:, :, :n], score_mod=score_mod)
+            np.testing.assert_allclose(out, want, rtol=2e-5, atol=4e-6)
+    assert len(compiled) <= 3
+
+
 CASES: dict[str, dict[str, Any]] = {
     "bare": {},
     "causal": {"is_causal": True, "causal_alignment": "top_left"},
@@ -82,6 +102,10 @@ CASES: dict[str, dict[str, Any]] = {
     "modified": {
         "score_mod": lambda s, b, h, i, j: s - 0.1 * h * (i - j),
         "mask_mod": lambda b, h, i, j: (i + j) % 3 != 1,
+    },
+    "captured": {
+        "score_mod": lambda s, b, h, i, j: s + BY_PLACE[j] - BY_PLACE[i] * BY_PLACE[b],
+        "mask_mod": lambda b, h, i, j: (IDS[i] == IDS[j]) | (IDS[j] < 2),
     },
 }
 

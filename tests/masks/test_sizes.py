@@ -24,7 +24,7 @@ from tests.masks.ways import WAYS, attend, check
 @pytest.mark.parametrize("way", ["interpreter", "numpy"])
 def test_widths_of_heads(way: str, width: int, normal: Any) -> None:
     """U23: triton#621, tiny-flash-attention#12. The kernels of tests/kernels/test_shapes.py have these on the CPU."""
-    check(way, normal(1, 2, 3, width), normal(1, 1, 70, width), normal(1, 1, 70, width), is_causal=True, window=(None, 66))
+    check(way, normal(1, 2, 3, width), normal(1, 1, 70, width), normal(1, 1, 70, width), window=(None, 66))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -86,6 +86,7 @@ def far(tmp_path: Path) -> Iterator[Any]:
         rows = x.reshape(-1, x.shape[-1])
         path = tmp_path / str(len(maps))
         whole = np.memmap(path, x.dtype, "w+", shape=((len(rows) - 1) * FAR + x.shape[-1],))
+        path.unlink()
         maps.append(whole)
         strides = (FAR * x.itemsize, x.itemsize)
         view = np.lib.stride_tricks.as_strided(np.asarray(whole), rows.shape, strides)
@@ -106,7 +107,7 @@ def test_rows_far_from_each_other(way: str, backwards: bool, normal: Any, far: A
     table, keep = normal(3, 1), np.array([[True, False, True], [True, True, False], [False, True, True]])
     bias = normal(3, 3)
     places = far(table, backwards)[:, 0]
-    assert places.strides[0] * 2 // 4 in (2 * FAR, -2 * FAR)
+    assert abs(2 * places.strides[0]) > 4 * 2**31
     out = far(np.zeros_like(q), backwards)
 
     def score_mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
@@ -132,7 +133,9 @@ def test_entries_of_a_cache_far_from_each_other(target: str, normal: Any, far: A
     caches = [x.reshape(3, 1, 6, 8) for x in rows]
     assert all(np.shares_memory(x, y) for x, y in zip(caches, rows, strict=True))
     new, q = (normal(2, 1, 1, 8), normal(2, 1, 1, 8)), normal(2, 1, 1, 8)
-    got = ag.attention_with_kvcache(q, *caches, *new, cache_seqlens=[0, 0], cache_batch_idx=[2, 0], target=target)
+    got = ag.attention_with_kvcache(
+        q, caches[0], caches[1], new[0], new[1], cache_seqlens=[0, 0], cache_batch_idx=[2, 0], target=target
+    )
     np.testing.assert_allclose(got, new[1], rtol=1e-6)
     for x, more in zip(caches, new, strict=True):
         np.testing.assert_array_equal(x[[2, 0], :, :1], more)

@@ -79,6 +79,8 @@ def test_what_depends_on_batch_entries_is_counted_for_each() -> None:
     want = [kinds(np.broadcast_to(np.arange(KV) < n, (Q, KV))) for n in lengths]
     assert (found.empty, found.full, found.mixed) == tuple(sum(int((w == k).sum()) for w in want) for k in range(3))
     assert [a.name for a in found.axes] == ["b", "i", "j"] and found.repeats == 4
+    cells, n = found.picture(5, 5)
+    assert n == 4 and not cells.any(), "the picture is that of the first entry, which keeps nothing"
     assert [row.at for row in found.rows()][:: want[0].shape[0]] == [(0, 0), (1, 0), (2, 0)]
 
 

@@ -29,9 +29,9 @@ def glue(x: Interface) -> str:
     """C99 that stands alone: the header, the tables, and everything but the kernels themselves."""
     first = x.versions[0].program
     axes, views = list(x.axes), x.all_views
-    group = max((len(g) for v in views for g in v.layout.groups), default=1)
+    group = max((len(g) for each in views for g in each.layout.groups), default=1)
     varying = [axes.index(n) for n in first.extents]
-    splits = max((len(n.splits) for v in x.versions for n in v.program.nests), default=1)
+    splits = max((len(n.splits) for each in x.versions for n in each.program.nests), default=1)
     count = len(first.arguments)
     scratch = first.arguments.index("scratch")
     names = {
@@ -72,20 +72,20 @@ def glue(x: Interface) -> str:
             "#define TEXT_(x) #x\n#define TEXT(x) TEXT_(x)",
             *(f"#define {name} {value}" for name, value in names.items()),
             f"\nenum {{ {', '.join(f'{name} = {value}' for name, value in numbers.items())} }};\n",
-            STRUCTS.replace("MOST_AXES", str(max(len(v.type.axes) for v in views) or 1)).replace(
+            STRUCTS.replace("MOST_AXES", str(max(len(each.type.axes) for each in views) or 1)).replace(
                 "MOST_SPLITS", str(splits or 1)
             ),
-            f"static const int64_t bytes[] = {braced(str(ElementType(e).bytes) for e in ELEMENTS)};",
+            f"static const int64_t element_bytes[] = {braced(str(ElementType(e).bytes) for e in ELEMENTS)};",
             f"static const uint16_t halves[256] = {braced(map(str, table))};",
             f"static const Axis axes[AXES] = {braced(f'{{{bound(e)}, {isinstance(e, UpTo):d}}}' for e in x.axes.values())};",
             f"static const int varying[VARYING + 1] = {braced(map(str, [*varying, 0]))};",
             f"static const signed char groups[][GROUP] = {braced(dimensions(x, axes, max(group, 1)))};",
             f"static const Array arrays[ARRAYS] = {braced(arrays(x))};",
             f"static const View views[VIEWS] = {braced(view_rows(x, axes))};",
-            *(version(v, n, x, axes) for n, v in enumerate(x.versions)),
-            f"static const Version versions[VERSIONS] = {braced(version_row(v, n, x) for n, v in enumerate(x.versions))};",
-            *(samples(v, n) for n, v in enumerate(x.vectors)),
-            f"static const Vector vectors[VECTORS] = {braced(vector_row(v, n, axes) for n, v in enumerate(x.vectors))};",
+            *(version(each, n, x, axes) for n, each in enumerate(x.versions)),
+            f"static const Version versions[VERSIONS] = {braced(version_row(one, n, x) for n, one in enumerate(x.versions))};",
+            *(samples(each, n) for n, each in enumerate(x.vectors)),
+            f"static const Vector vectors[VECTORS] = {braced(vector_row(each, n, axes) for n, each in enumerate(x.vectors))};",
             f"static const char info[] = {c_string(x.info)};\n",
             files("attngen.backends.cpu.export").joinpath("runtime.c").read_text(encoding="utf-8"),
         ]
@@ -125,7 +125,7 @@ def braced(items: Iterable[str]) -> str:
 
 def dimensions(x: Interface, axes: Sequence[str], width: int) -> list[str]:
     """The axes of each dimension of each view, filled up with -1."""
-    rows = [[axes.index(n) for n in group] for v in x.all_views for group in v.layout.groups] or [[]]
+    rows = [[axes.index(n) for n in group] for each in x.all_views for group in each.layout.groups] or [[]]
     return [f"{{{', '.join(map(str, [*row, *[-1] * (width - len(row))]))}}}" for row in rows]
 
 
@@ -142,46 +142,46 @@ def arrays(x: Interface) -> list[str]:
 def view_rows(x: Interface, axes: Sequence[str]) -> list[str]:
     rows: list[str] = []
     first = 0
-    for v in x.all_views:
-        order = [axes.index(n) for n in v.type.names]
-        rows.append(f"{{{v.array}, {first}, {len(order)}, {{{', '.join(map(str, order or [0]))}}}}}")
-        first += len(v.layout.groups)
+    for each in x.all_views:
+        order = [axes.index(n) for n in each.type.names]
+        rows.append(f"{{{each.array}, {first}, {len(order)}, {{{', '.join(map(str, order or [0]))}}}}}")
+        first += len(each.layout.groups)
     return rows
 
 
-def version(v: Version, n: int, x: Interface, axes: Sequence[str]) -> str:
+def version(each: Version, n: int, x: Interface, axes: Sequence[str]) -> str:
     """What is special about one target: its functions and nests."""
-    target = v.program.target
+    target = each.program.target
     checked = [f for f in CHECKED if f in target.features and target.architecture == "x86_64"]
     calls = " && ".join(f'__builtin_cpu_supports("{f}")' for f in checked) or "1"
     start = "__builtin_cpu_init(); " if checked else ""
     nests: list[str] = []
-    for nest in v.program.nests:
+    for nest in each.program.nests:
         splits = ", ".join(f"{{{axes.index(s.axis)}, {s.step}}}" for s in nest.splits) or "{0, 1}"
         nests.append(f"{{{float(nest.flops)!r}, {len(nest.splits)}, {{{splits}}}}}")
     return (
         f"extern void {x.entries[n]}(const int64_t *arguments);\n"
-        f"static int runs_here_{n}(void) {{ {start}return {calls}; }} /* {v.target} */\n"
+        f"static int runs_here_{n}(void) {{ {start}return {calls}; }} /* {each.target} */\n"
         f"static const Nest nests_{n}[] = {braced(nests)};"
     )
 
 
-def version_row(v: Version, n: int, x: Interface) -> str:
-    program = v.program
+def version_row(each: Version, n: int, x: Interface) -> str:
+    program = each.program
     return (
         f"{{runs_here_{n}, {x.entries[n]}, {program.scratch_bytes}, {program.temporary_bytes}, "
         f"{len(program.nests)}, nests_{n}}}"
     )
 
 
-def samples(v: Vector, n: int) -> str:
-    rows = (f"{{{s.array}, {s.index}, {c_number(s.value)}, {c_number(s.allowed)}}}" for s in v.samples)
+def samples(each: Vector, n: int) -> str:
+    rows = (f"{{{s.array}, {s.index}, {c_number(s.value)}, {c_number(s.allowed)}}}" for s in each.samples)
     return f"static const Sample samples_{n}[] = {braced(rows)};"
 
 
-def vector_row(v: Vector, n: int, axes: Sequence[str]) -> str:
-    sizes = ", ".join(str(v.sizes[name]) for name in axes) or "1"
-    return f"{{{v.seed}, {v.gap}, {v.threads}, {{{sizes}}}, samples_{n}, {len(v.samples)}}}"
+def vector_row(each: Vector, n: int, axes: Sequence[str]) -> str:
+    sizes = ", ".join(str(each.sizes[name]) for name in axes) or "1"
+    return f"{{{each.seed}, {each.gap}, {each.threads}, {{{sizes}}}, samples_{n}, {len(each.samples)}}}"
 
 
 def c_number(x: float) -> str:
@@ -192,5 +192,5 @@ def c_number(x: float) -> str:
 
 def c_string(text: str) -> str:
     """Short literals, one after the other."""
-    parts = [json.dumps(text[k : k + 90]).replace("?", "\\?") for k in range(0, len(text), 90)]
+    parts = [json.dumps(text[start : start + 90]).replace("?", "\\?") for start in range(0, len(text), 90)]
     return "\n    ".join(["", *parts])

@@ -41,7 +41,7 @@ def header(x: Interface) -> str:
     name, guard = x.name, f"ATTNGEN_{x.name.upper()}_H"
     codes = ",\n".join(f"    ATTNGEN_{code} = {number}" for number, code in enumerate(CODES))
     fields = "\n".join(field(array) for array in x.arrays)
-    targets = ", ".join(v.target for v in x.versions)
+    targets = ", ".join(each.target for each in x.versions)
     return f"""/* {name}: a kernel compiled by attngen for {targets}.
 
 {chr(10).join(describe(x, array) for array in x.arrays)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Interface:
     def all_views(self) -> tuple[View, ...]:
         """Those of the function, then one of each array under its own names, so that what is not read is checked too."""
         own = tuple(View(n, x.layout, x.type) for n, x in enumerate(self.arrays))
-        return (*self.views, *(v for v in own if v not in self.views))
+        return (*self.views, *(each for each in own if each not in self.views))
 
     @cached_property
     def axes(self) -> dict[str, int | UpTo]:
@@ -98,7 +99,7 @@ class Interface:
         """The names of the functions in object code, of each version."""
         if len(self.versions) == 1:
             return (f"{self.name}_kernel",)
-        return tuple(f"{self.name}_kernel_{re.sub(r'[^a-zA-Z0-9]', '_', v.target)}" for v in self.versions)
+        return tuple(f"{self.name}_kernel_{re.sub(r'[^a-zA-Z0-9]', '_', each.target)}" for each in self.versions)
 
     def extents(self, array: Array) -> list[str]:
         """The extents of an array's dimensions for people; those that calls choose as `<=n`."""
@@ -113,17 +114,14 @@ class Interface:
 
 
 def c_name(name: str, taken: Sequence[str] = (), beside: Sequence[str] = ()) -> str:
-    """A name that C and C++ accept, and that is not taken, with any of the endings that stand beside it."""
+    """A name that C, C++ and Python accept, and that is not taken, with any of the endings that stand beside it."""
     name = "".join(c if re.fullmatch(r"[A-Za-z0-9_]", c) else f"u{ord(c):x}" for c in name)
     # Names that begin with underscores belong to the compiler.
     name = name.lstrip("_") or "x"
     if name[0].isdigit():
         name = f"x{name}"
-    while (
-        any(f"{name}{ending}" in taken for ending in ("", *beside))
-        or name in (*KEYWORDS, *MACROS)
-        or len(name) > 2
-        and name.isupper()
-    ):
+    if len(name) > 2 and name.isupper():  # as macros are
+        name += "_"
+    while any(f"{name}{ending}" in taken for ending in ("", *beside)) or name in (*KEYWORDS, *MACROS, *keyword.kwlist):
         name += "_"
     return name

@@ -15,12 +15,15 @@ import llvmlite.binding as untyped  # pyright: ignore[reportMissingTypeStubs]
 
 from attngen.backends.cpu.export.glue import glue
 from attngen.backends.cpu.export.interface import Interface
-from attngen.backends.cpu.machine_code import loops_text, optimized
+from attngen.backends.cpu.machine_code import linked, loops_text
 from attngen.backends.cpu.source import Program
 from attngen.backends.cpu.target import Target, platform
 from attngen.ir.diagnostics import Error
 
 llvm: Any = untyped
+
+LLVM = ".".join(map(str, llvm.llvm_version_info))
+"""The version of what makes the code."""
 
 FLAGS = ("-std=gnu99", "-O2", "-fPIC", "-fvisibility=hidden", "-shared")
 LIBRARIES = ("-pthread", "-lm")
@@ -28,7 +31,7 @@ LIBRARIES = ("-pthread", "-lm")
 
 def module(program: Program, entry: str) -> tuple[Any, Any]:
     """LLVM's module with one function, which no library shows, and the code generator for it."""
-    made, machine = optimized(program, loops_text(program), entry)
+    made, machine = linked(program, loops_text(program), entry)
     made.get_function(entry).visibility = "hidden"
     return made, machine
 

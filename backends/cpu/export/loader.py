@@ -18,10 +18,7 @@ def loader(x: Interface, library: str) -> str:
     parameters = ", ".join([*(a.name for a in inputs), *(f"{a.name}=None" for a in outputs)])
     rows = "\n".join(f"    {row(a)}," for a in x.arrays)
     named = ", ".join(a.name for a in x.arrays)
-    returned = "arrays[-1]" if len(outputs) == 1 else f"tuple(arrays[{len(inputs)}:])"
-    return TEMPLATE.format(
-        name=x.name, parameters=parameters, rows=rows, named=named, returned=returned, library=library, info=repr(x.info)
-    )
+    return TEMPLATE.format(name=x.name, parameters=parameters, rows=rows, named=named, library=library, info=repr(x.info))
 
 
 def row(a: Array) -> str:
@@ -72,10 +69,10 @@ def selftest():
     checked(library.{name}_selftest())
 
 
-def {name}({parameters}, *, threads=1):
+def call(given, threads):
     arguments = Arguments(ctypes.sizeof(Arguments), threads)
     lengths, arrays = {{}}, []
-    for (name, dtype, written, dims), x in zip(ARRAYS, ({named},)):
+    for (name, dtype, written, dims), x in zip(ARRAYS, given):
         if x is None:
             x = np.empty([int(np.prod([lengths[n] for n in axes] + [known])) for axes, known in dims], dtype)
         if not isinstance(x, np.ndarray) or x.dtype != dtype or x.ndim != len(dims) or written and not x.flags.writeable:
@@ -92,5 +89,10 @@ def {name}({parameters}, *, threads=1):
             getattr(arguments, name + "_strides")[:] = [s // x.itemsize for s in x.strides]
         arrays.append(x)
     checked(library.{name}(ctypes.byref(arguments)))
-    return {returned}
+    outputs = [x for x, row in zip(arrays, ARRAYS) if row[2]]
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def {name}({parameters}, *, threads=1):
+    return call(({named},), threads)
 '''

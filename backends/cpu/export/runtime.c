@@ -155,7 +155,7 @@ static int call(const Version *version, const ARGUMENTS *given)
                     inner = axis == views[v].order[a] ? 1 : inner < 0 ? -1 : inner * size[axis];
                 }
                 if (inner >= 0)
-                    arguments[n++] = strides[d] * inner * bytes[x->element];
+                    arguments[n++] = strides[d] * inner * element_bytes[x->element];
             }
         }
     }
@@ -327,7 +327,7 @@ static char *element(const ARGUMENTS *given, const Array *x, int64_t index)
         place += index % extents[d] * strides[d];
         index /= extents[d];
     }
-    return data_of(given, x) + place * bytes[x->element];
+    return data_of(given, x) + place * element_bytes[x->element];
 }
 
 static int test(const Version *version, const Vector *vector)
@@ -343,7 +343,7 @@ static int test(const Version *version, const Vector *vector)
         for (int d = 0; d < x->rank; d++)
             count *= extents[d];
         size_t room = (size_t)(x->rank ? extents[0] * strides[0] : 1) + (size_t)vector->gap;
-        void *data = calloc(room, (size_t)bytes[x->element]);
+        void *data = calloc(room, (size_t)element_bytes[x->element]);
         memcpy((char *)&given + x->data, &data, sizeof data);
         if (data == NULL)
             code = ATTNGEN_NO_MEMORY;

@@ -43,5 +43,5 @@ def take_samples(array: int, result: np.ndarray, element: ElementType) -> tuple[
     flat = np.asarray(result, np.float64).reshape(-1)
     finite = np.abs(flat[np.isfinite(flat)])
     allowed = SHARE.get(element, 0.0) * max(1.0, float(finite.max(initial=0.0)))
-    places = sorted({int(k) for k in np.linspace(0, flat.size - 1, SAMPLES)})
+    places = sorted({int(place) for place in np.linspace(0, flat.size - 1, SAMPLES)})
     return tuple(Sample(array, place, float(flat[place]), allowed) for place in places)

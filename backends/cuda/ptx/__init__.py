@@ -31,5 +31,6 @@ from attngen.backends.cuda.ptx.launch import Run, run
 from attngen.backends.cuda.ptx.lint import Facts, Finding, lint
 from attngen.backends.cuda.ptx.parser import parse
 from attngen.backends.cuda.ptx.statistics import statistics
+from attngen.backends.cuda.ptx.tensormaps import TensorMap
 
-__all__ = ["Defect", "Facts", "Finding", "PtxError", "Run", "Unsupported", "lint", "parse", "run", "statistics"]
+__all__ = ["Defect", "Facts", "Finding", "PtxError", "Run", "TensorMap", "Unsupported", "lint", "parse", "run", "statistics"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attngen.backends.cuda.ptx import copies
+from attngen.backends.cuda.ptx import bulk, copies
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, instruction
 from attngen.backends.cuda.ptx.mbarrier_ops import arrive_after_copies
 
@@ -11,6 +11,11 @@ from attngen.backends.cuda.ptx.mbarrier_ops import arrive_after_copies
 def cp(d: Decoder) -> Effect:
     """`cp.async…`; bulk copies are in `bulk`."""
     words = d.i.modifiers
+    if words[:2] == ("async", "bulk"):
+        if words[2:3] == ("prefetch",):
+            d.modifiers.drop(*words)
+            return lambda: None
+        return {"commit_group": bulk.commit, "wait_group": bulk.wait}.get(words[2], bulk.copy)(d)
     if words[:2] == ("async", "commit_group"):
         return copies.commit(d)
     if words[:2] in (("async", "wait_group"), ("async", "wait_all")):

@@ -1,4 +1,4 @@
-"""Which registers and which shared memory `wgmma` still uses (PTX ISA, "Async Proxy", wgmma.fence, wgmma.wait_group).
+"""Which registers `wgmma` still uses (PTX ISA, "Async Proxy", wgmma.fence, wgmma.wait_group).
 
 Results are computed when the instruction is issued; what is kept here is what a program must not touch before its wait, and
 which registers it touched without a `wgmma.fence` after.
@@ -22,11 +22,10 @@ NO_RESULT = {"st", "red", "bra", "brx", "bar", "barrier", "cp", "mbarrier", "stm
 
 @dataclass(frozen=True)
 class Flight:
-    """A `wgmma` of one warp: its accumulators, its a fragments, pieces of shared memory it reads, its group."""
+    """A `wgmma` of one warp: its accumulators, its a fragments, its group."""
 
     accumulators: frozenset[str]
     sources: frozenset[str]
-    pieces: Array
     shape: str
     group: int
 
@@ -95,12 +94,9 @@ class Flights:
         shadow = self.m.shadow
         for warp in map(int, self.m.warps()):
             flights = self.under_way.get(warp, [])
-            done = [f for f in flights if f.group < self.committed[warp] - kept]
-            left = [f for f in flights if f.group >= self.committed[warp] - kept]
-            self.under_way[warp] = left
-            if shadow is not None and done:
-                none = np.zeros(0, np.int64)
-                shadow.end_reads(warp, *(np.concatenate([none, *(f.pieces for f in fs)]) for fs in (done, left)))
+            self.under_way[warp] = [f for f in flights if f.group >= self.committed[warp] - kept]
+            if shadow is not None:
+                shadow.end_group(warp, int(self.committed[warp]) - kept)
 
 
 def names(operands: Iterable[Operand]) -> frozenset[str]:

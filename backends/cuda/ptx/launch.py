@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from attngen.backends.cuda.ptx.barriers import Barriers
+from attngen.backends.cuda.ptx.bulk import BulkStores
 from attngen.backends.cuda.ptx.copies import Copies
 from attngen.backends.cuda.ptx.errors import PtxError
 from attngen.backends.cuda.ptx.flight import Flights
@@ -23,6 +24,7 @@ from attngen.backends.cuda.ptx.parser import parse
 from attngen.backends.cuda.ptx.program import Program, link
 from attngen.backends.cuda.ptx.shadow import Shadow
 from attngen.backends.cuda.ptx.syntax import Variable
+from attngen.backends.cuda.ptx.tensormaps import SIZE, TensorMap
 from attngen.backends.cuda.ptx.types import TYPES, Array
 
 MOST_SHARED = 227 * 1024
@@ -30,7 +32,7 @@ MOST_SHARED = 227 * 1024
 LANES_AT_ONCE = 4096
 
 Argument = Any
-"""An array (its address is passed, and it is written in place), or a number."""
+"""An array (its address is passed, and it is written in place), a `TensorMap` of one, a number, or bytes."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,10 @@ def run(
     """Run an entry of a PTX module.
 
     entry: its name, a part of it, or None if there is only one. args: one per parameter, in order or by the parameter's name;
-    arrays stand for their address in global memory and are written in place, so they must be contiguous. shared_bytes:
-    dynamic shared memory. checks: look for races, unwritten shared memory and unfinished asynchronous copies as well; bounds,
-    alignment, divergence and deadlock are always looked for.
+    arrays stand for their address in global memory and are written in place, so they must be contiguous; a `TensorMap` fills
+    a parameter of 128 bytes, or gives its address to one of 8. shared_bytes: dynamic shared memory. checks: look for races,
+    unwritten shared memory and unfinished asynchronous copies as well; bounds, alignment, divergence and deadlock are always
+    looked for.
     Raises PtxError for text that cannot be read, Unsupported for what the interpreter does not know, Defect for a finding.
     """
     program = link(parse(ptx, file), entry)
@@ -111,7 +114,7 @@ def build(
         memories.spaces["shared"].shadow = Shadow(layout, memories.stride, granule(program))
     machine = Machine(program, layout, memories, addresses)
     machine.barriers, machine.mbarriers = Barriers(machine), Mbarriers(machine)
-    machine.copies, machine.flights = Copies(machine), Flights(machine)
+    machine.copies, machine.bulk, machine.flights = Copies(machine), BulkStores(machine), Flights(machine)
     return machine
 
 
@@ -126,6 +129,8 @@ def granule(program: Program) -> int:
             widths.append(TYPES[kind].bytes * count if kind in TYPES else 1)
         elif i.opcode == "cp" and words & {"ca", "cg"}:
             widths.append(4)
+        elif i.opcode == "mbarrier":
+            widths.append(8)
     return min(widths)
 
 
@@ -160,6 +165,16 @@ def is_array(argument: Argument) -> bool:
     return isinstance(argument, np.ndarray) and argument.ndim > 0
 
 
+def placed(name: str, array: Array, heap: Global, arrays: list[tuple[Array, int]]) -> int:
+    """The address of an array, which is copied to global memory when it is met first."""
+    for known, address in arrays:
+        if known is array:
+            return address
+    buffer = heap.add(name, array.reshape(-1).view(np.uint8).copy())
+    arrays.append((array, buffer.address))
+    return buffer.address
+
+
 def passed(var: Variable, argument: Argument, heap: Global, arrays: list[tuple[Array, int]]) -> bytes:
     """The bytes of a parameter."""
     t = TYPES[var.type]
@@ -169,12 +184,14 @@ def passed(var: Variable, argument: Argument, heap: Global, arrays: list[tuple[A
             raise PtxError(f"{var.name} has {var.size} bytes, which is no address; give a number instead of an array")
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise PtxError(f"the array for {var.name} must be contiguous and writeable")
-        for known, address in arrays:
-            if known is array:
-                return struct.pack("<Q", address)
-        buffer = heap.add(var.name, array.reshape(-1).view(np.uint8).copy())
-        arrays.append((array, buffer.address))
-        return struct.pack("<Q", buffer.address)
+        return struct.pack("<Q", placed(var.name, array, heap, arrays))
+    if isinstance(argument, TensorMap):
+        encoded = argument.encode(placed(var.name, argument.array, heap, arrays))
+        if var.size == SIZE:
+            return encoded
+        if var.size != 8:
+            raise PtxError(f"{var.name} has {var.size} bytes; a tensor map needs {SIZE}, or 8 for its address")
+        return struct.pack("<Q", heap.add(f"the tensor map {var.name}", np.frombuffer(encoded, np.uint8)).address)
     if isinstance(argument, (bytes, bytearray)):
         if len(argument) != var.size:
             raise PtxError(f"{var.name} has {var.size} bytes, {len(argument)} are given")

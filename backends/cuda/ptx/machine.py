@@ -22,6 +22,7 @@ from attngen.backends.cuda.ptx.types import UNSIGNED, Array
 
 if TYPE_CHECKING:
     from attngen.backends.cuda.ptx.barriers import Barriers
+    from attngen.backends.cuda.ptx.bulk import BulkStores
     from attngen.backends.cuda.ptx.copies import Copies
     from attngen.backends.cuda.ptx.flight import Flights
     from attngen.backends.cuda.ptx.mbarriers import Mbarriers
@@ -60,6 +61,7 @@ class Machine:
         self.active, self.where, self.lanes = self.done, np.True_, self.everyone
         self.executed = 0
         self.barriers: Barriers
+        self.bulk: BulkStores
         self.copies: Copies
         self.flights: Flights
         self.mbarriers: Mbarriers

@@ -108,7 +108,7 @@ def arrive_after_copies(d: Decoder) -> Effect:
         everything = np.full(m.layout.lanes, np.iinfo(np.int64).max)
         where = address()
         for key, group in m.mbarriers.groups(m.lanes, where):
-            b = m.mbarriers.find(d.i, key, int(group[0]))
+            b = m.mbarriers.find(d.i, key, group)
             if not counted:
                 b.pending += group.size
             mask = np.zeros(m.layout.lanes, bool)

@@ -60,39 +60,46 @@ class Mbarriers:
         where = self.m.owner[lanes] * stride + address[lanes]
         return [((int(w) // stride, int(w) % stride), lanes[where == w]) for w in np.unique(where)]
 
-    def find(self, i: Instruction, key: Key, lane: int) -> Mbarrier:
+    def find(self, i: Instruction, key: Key, lanes: Array) -> Mbarrier:
+        """The object of a key, for these lanes, to whom it must be known."""
         if key not in self.objects:
-            raise self.m.layout.defect("mbarrier", "there is no mbarrier here: it was not initialised", i, lane, key[1])
+            raise self.m.layout.defect("mbarrier", "there is no mbarrier here: it was not initialised", i, lanes[0], key[1])
+        if self.m.shadow is not None:
+            self.m.shadow.use(i, self.offset(i, key, lanes), lanes)
         return self.objects[key]
 
-    def check(self, i: Instruction, key: Key, lane: int) -> None:
-        """Its 8 bytes lie in shared memory, at a multiple of 8."""
-        self.m.memories.spaces["shared"].locate(self.m.layout, i, np.array([key[1]]), np.array([lane]), 8)
+    def offset(self, i: Instruction, key: Key, lanes: Array) -> Array:
+        """Where its 8 bytes lie in shared memory: at a multiple of 8."""
+        address = np.broadcast_to(np.int64(key[1]), lanes.shape)
+        return self.m.memories.spaces["shared"].locate(self.m.layout, i, address, lanes, 8)
 
     def init(self, i: Instruction, lanes: Array, address: Array, count: Array) -> None:
         for key, group in self.groups(lanes, address):
-            self.check(i, key, int(group[0]))
-            n = int(count[group[0]])
+            at, n = self.offset(i, key, group), int(count[group[0]])
             if not 1 <= n <= MOST:
-                raise self.m.layout.defect("mbarrier", f"the count {n} is not within 1 to {MOST}", i, int(group[0]), key[1])
+                raise self.m.layout.defect("mbarrier", f"the count {n} is not within 1 to {MOST}", i, group[0], key[1])
+            if self.m.shadow is not None:
+                self.m.shadow.create(i, at, group)
             self.objects[key] = Mbarrier(n, n)
 
     def invalidate(self, i: Instruction, lanes: Array, address: Array) -> None:
         for key, group in self.groups(lanes, address):
-            self.find(i, key, int(group[0]))
+            self.find(i, key, group)
+            if self.m.shadow is not None:
+                self.m.shadow.use(i, self.offset(i, key, group), group, last=True)
             del self.objects[key]
 
     def expect(self, i: Instruction, lanes: Array, address: Array, size: Array) -> None:
         """More bytes are to come in this phase."""
         for key, group in self.groups(lanes, address):
-            self.find(i, key, int(group[0])).bytes += int(size[group].astype(np.int64).sum())
+            self.find(i, key, group).bytes += int(size[group].astype(np.int64).sum())
 
     def arrive(self, i: Instruction, lanes: Array, address: Array, count: Array, drop: bool = False) -> Array:
         """Arrivals; the number of the phase before them, per lane of the machine. drop: of the phases to come too."""
         m = self.m
         token = np.zeros(m.layout.lanes, np.uint64)
         for key, group in self.groups(lanes, address):
-            b = self.find(i, key, int(group[0]))
+            b = self.find(i, key, group)
             token[group] = b.phase
             if m.shadow is not None:
                 rows = m.shadow.release(np.unique(group // WARP)).max(axis=1)
@@ -138,7 +145,7 @@ class Mbarriers:
         m = self.m
         passed = np.zeros(m.layout.lanes, bool)
         for key, group in self.groups(lanes, address):
-            b = self.find(i, key, int(group[0]))
+            b = self.find(i, key, group)
             given = token[group].astype(np.int64)
             ok = np.not_equal(given & 1, b.phase & 1) if parity else np.less(given, b.phase)
             passed[group] = ok

@@ -2,7 +2,8 @@
 
 Ordering is tracked with vector clocks (happens-before), so that a race is found whatever the order in which the interpreter
 ran the warps. Warps are the units: what lanes of one warp do to each other is taken to follow program order. Besides warps,
-every mbarrier has a clock of its own, that of the asynchronous copies which complete on it. Barriers and mbarriers carry
+every mbarrier has a clock of its own, that of the asynchronous copies which complete on it, and so has every warpgroup, that
+of its groups of wgmma. Barriers and mbarriers carry
 clocks from one warp to another; other ways of synchronising through shared memory are not understood.
 
 Two clocks are kept for each warp: what it has seen, and what of that a proxy fence has made visible to the async proxy
@@ -22,9 +23,13 @@ ORDINARY, ASYNC = 0, 1
 """Index of `seen`: ordinary accesses, accesses by the async proxy."""
 OPEN = 1 << 30
 """Clock of a read that goes on until a wait; nobody has seen it."""
-COPY, BULK = 1, 2
-"""Why a piece is pending: cp.async, or a bulk copy that completes on an mbarrier."""
-PENDING = {COPY: "cp.async has not been waited for", BULK: "a bulk copy into it has not completed"}
+COPY, BULK, OBJECT = 1, 2, 3
+"""Why a piece must not be touched: cp.async, a bulk copy that completes on an mbarrier, or an mbarrier itself."""
+PENDING = {
+    COPY: ("async", "cp.async has not been waited for"),
+    BULK: ("async", "a bulk copy into it has not completed"),
+    OBJECT: ("mbarrier", "an mbarrier lies there that was not invalidated"),
+}
 
 
 class Shadow:
@@ -32,7 +37,8 @@ class Shadow:
 
     def __init__(self, layout: Layout, stride: int, granule: int) -> None:
         self.layout, self.stride, self.granule = layout, stride, granule
-        self.width = layout.warps
+        self.warps = layout.warps
+        self.width = layout.warps + layout.warps // 4
         pieces = stride * len(layout.blocks) // granule
         self.pending = np.zeros(pieces, np.uint8)
         self.written = np.zeros(pieces, np.int32)
@@ -41,7 +47,7 @@ class Shadow:
         self.readers = np.zeros((pieces, self.width), np.int32)
         self.read_line = np.zeros(pieces, np.int32)
         warps = layout.warps * len(layout.blocks)
-        self.own = np.arange(warps) % self.width
+        self.own = np.arange(warps) % layout.warps
         self.seen = np.zeros((2, warps, self.width), np.int32)
         self.seen[ORDINARY, np.arange(warps), self.own] = 1
         self.columns: dict[tuple[int, int], int] = {}
@@ -76,14 +82,24 @@ class Shadow:
         self.readers[piece, self.own[warp]] = self.clock(warp)
         self.read_line[piece] = i.loc.line
 
-    def read_until_wait(self, i: Instruction, piece: Array, lanes: Array, group: Array) -> None:
-        """Reads of a warpgroup, by the async proxy, that may happen at any time until it waits. lanes: one, to name."""
+    def read_until_wait(self, i: Instruction, piece: Array, lane: int, group: Array, column: int, clock: int) -> None:
+        """Reads for warps, by the async proxy, that may happen until someone has seen this clock in this column."""
+        lanes = np.array([lane])
         self.check_finished(i, piece, lanes, "read")
         self.check_initialised(i, piece, lanes)
         for one in group:
             self.check_written(i, piece, np.full(piece.size, one), lanes, "read", ASYNC)
-        self.readers[piece[:, None], self.own[group]] = OPEN
+        self.readers[piece, column] = clock
         self.read_line[piece] = i.loc.line
+
+    def group_column(self, warp: int) -> int:
+        """The column of the clock of a warp's warpgroup, which counts the groups of wgmma that are complete."""
+        return self.warps + int(self.own[warp]) // 4
+
+    def end_group(self, warp: int, number: int) -> None:
+        """A warp has waited for so many groups of its warpgroup; they are complete for all of its warps."""
+        column = self.group_column(warp)
+        self.seen[ORDINARY, warp, column] = max(self.seen[ORDINARY, warp, column], number)
 
     def end_reads(self, warp: int, finished: Array, going_on: Array) -> None:
         """A warp has waited: reads of `finished` pieces are over, those of `going_on` are not."""
@@ -131,6 +147,24 @@ class Shadow:
         piece, _ = self.pieces(at, width, at)
         self.writer[piece], self.written[piece] = column, clock
 
+    def create(self, i: Instruction, at: Array, lanes: Array) -> None:
+        """An mbarrier is made, which counts as a write."""
+        self.write(i, at, 8, lanes)
+        piece, _ = self.pieces(at, 8, lanes)
+        self.pending[piece] = OBJECT
+
+    def use(self, i: Instruction, at: Array, lanes: Array, last: bool = False) -> None:
+        """An mbarrier is used, after it was made; `last`: for the last time, after all other uses."""
+        piece, warp = self.pieces(at, 8, lanes // 32)
+        self.check_written(i, piece, warp, lanes, "used as an mbarrier", ORDINARY)
+        if last:
+            self.pending[piece] = 0
+            self.write(i, at, 8, lanes)
+            self.written[piece] = 0
+        else:
+            self.readers[piece, self.own[warp]] = self.clock(warp)
+            self.read_line[piece] = i.loc.line
+
     def set_written(self, i: Instruction, piece: Array, column: Array, clock: Array) -> None:
         self.writer[piece], self.written[piece], self.write_line[piece] = column, clock, i.loc.line
 
@@ -143,8 +177,9 @@ class Shadow:
         bad = self.pending[piece] != 0
         if bad.any():
             first = piece[np.flatnonzero(bad)[0]]
-            why = f"shared memory is {verb} while {PENDING[int(self.pending[first])]} (line {self.write_line[first]})"
-            raise self.found("async", why, i, piece, bad, lanes)
+            kind, what = PENDING[int(self.pending[first])]
+            why = f"shared memory is {verb} while {what} (line {self.write_line[first]})"
+            raise self.found(kind, why, i, piece, bad, lanes)
 
     def check_written(self, i: Instruction, piece: Array, warp: Array, lanes: Array, verb: str, proxy: int) -> None:
         """Whether each warp has seen the last write of each piece."""
@@ -172,13 +207,15 @@ class Shadow:
         if fresh.all():
             return
         self.check_written(i, piece, warp, lanes, "overwritten", ORDINARY)
-        bad = (self.readers[piece] > self.seen[ORDINARY, warp, : self.width]).any(axis=1)
+        unseen = self.readers[piece] > self.seen[ORDINARY, warp, : self.width]
+        bad = unseen.any(axis=1)
         if bad.any():
-            first = piece[np.flatnonzero(bad)[0]]
-            going_on = bool((self.readers[first] == OPEN).any())
-            what = "wgmma still reads" if going_on else "another warp read"
+            worst = int(np.flatnonzero(bad)[0])
+            first = piece[worst]
+            going_on = bool(unseen[worst, self.warps :].any() or np.equal(self.readers[first], OPEN).any())
+            what = "an asynchronous instruction reads" if going_on else "another warp read"
             why = f"shared memory is overwritten that {what} at line {self.read_line[first]}"
-            why += ", before its wait_group" if going_on else ", with no barrier between"
+            why += ", with no wait_group between" if going_on else ", with no barrier between"
             raise self.found("async" if going_on else "race", why, i, piece, np.asarray(bad), lanes)
 
     def found(self, kind: str, why: str, i: Instruction, piece: Array, bad: Array, lanes: Array) -> Defect:

@@ -93,19 +93,15 @@ def product(d: Decoder) -> Taken:
         m.blocked &= ~ready
         old = np.stack(accumulators)
         result = old.copy()
-        for group in np.flatnonzero(full):
+        for group in map(int, np.flatnonzero(full)):
             part = slice(group * GROUP, (group + 1) * GROUP)
             tile, pieces = operand_a(d, f, a, in_registers, part)
             other, more = tile_of(d, f, b[part], f.columns, f.transposed_b, part)
             warps = np.arange(4 * group, 4 * group + 4)
-            touched = np.concatenate([pieces, more])
             if m.shadow is not None:
-                m.shadow.read_until_wait(d.i, touched, np.array([part.start]), warps)
-
-            def flight(number: int, touched: Array = touched) -> Flight:
-                return Flight(written, read, touched, d.i.modifiers[3], number)
-
-            m.flights.issue(d.i, warps, flight)
+                column, clock = m.shadow.group_column(int(warps[0])), int(m.flights.committed[warps[0]]) + 1
+                m.shadow.read_until_wait(d.i, np.concatenate([pieces, more]), part.start, warps, column, clock)
+            m.flights.issue(d.i, warps, lambda number: Flight(written, read, d.i.modifiers[3], number))
             summed = registers(f.factor * (tile @ other.T))
             result[:, part] = summed + np.where(keep()[part], old[:, part], np.float32(0))
         finish(d, stores, result, ready)

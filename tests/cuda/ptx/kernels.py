@@ -68,6 +68,10 @@ def decode(x: np.ndarray, element: str) -> np.ndarray:
     return x.astype(np.float64) if element == "f16" else from_bf16(x).astype(np.float64)
 
 
+def mapped(array: np.ndarray, how: dict[str, Any]) -> list[Any]:
+    return [ptx.TensorMap(array, how["box"], how["swizzle"]), *array.shape, array.shape[1], 1]
+
+
 def attend(text: str, facts: dict[str, Any], heads: int, rows: int, columns: int, checks: bool = True) -> tuple[float, float]:
     """Run one of Triton's kernels; the largest errors of the output, relative to the element's precision, and of its lse."""
     d, element = facts["D"], facts["element"]
@@ -76,7 +80,11 @@ def attend(text: str, facts: dict[str, Any], heads: int, rows: int, columns: int
     out, lse = encode(np.full((heads, rows, d), 7.0), element), np.full((heads, rows), 7, np.float32)
     scale = np.float32(np.log2(np.e) / np.sqrt(d))
     grid = (-(-rows // facts["BM"]), heads)
-    ptx.run(text, None, grid, facts["threads"], [q, k, v, out, lse, rows, columns, scale, 0, 0], facts["shared"], checks)
+    given: list[Any] = [q, k, v]
+    if "maps" in facts:
+        # Triton passes each map with its shape, its strides, and whether it is padded.
+        given = [x for a, m in zip(given, facts["maps"], strict=True) for x in mapped(a.reshape(-1, d), m)]
+    ptx.run(text, None, grid, facts["threads"], [*given, out, lse, rows, columns, scale, 0, 0], facts["shared"], checks)
     s = np.einsum("hid,hjd->hij", decode(q, element), decode(k, element)) * float(scale)
     if facts["CAUSAL"]:
         s = np.where(np.arange(columns) <= np.arange(rows)[:, None], s, -np.inf)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from attngen.backends.cuda import ptx
 from tests.cuda.ptx.kernels import attend, triton
 
-KERNELS = ["attend_sm80_f16_d64", "attend_sm80_bf16_d64_causal"]
+KERNELS = [f"attend_{arch}_{rest}" for arch in ("sm80", "sm90") for rest in ("f16_d64", "bf16_d64_causal")]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -18,6 +20,25 @@ def test_matches_float64(name: str, rows: int, columns: int) -> None:
     assert lse < 1e-5
 
 
+@pytest.mark.parametrize("name", ["attend_sm90_bf16_d128_tma", "attend_sm90_f16_d64_tma_causal"])
+@pytest.mark.parametrize(("rows", "columns"), [(150, 200), (64, 32), (1, 333)])
+def test_tensor_maps_match_float64(name: str, rows: int, columns: int) -> None:
+    error, lse = attend(*triton(name), 2, rows, columns)
+    assert error < 1.5
+    assert lse < 1e-5
+
+
+@pytest.mark.parametrize("pattern", ["mbarrier.init", "mbarrier.arrive", "mbarrier.try_wait", "cp.async.bulk.tensor"])
+def test_deleting_what_tensor_copies_need_is_caught(pattern: str) -> None:
+    """A deleted wait finds its predicate true, since a loop around it asks for it."""
+    text, facts = triton("attend_sm90_f16_d64_tma_causal")
+    gone = deleted(text.replace("mbarrier.try_wait", "//\nmbarrier.try_wait"), pattern)
+    for wrong in [re.sub(r"//\n(?=\n)", "setp.eq.u32 complete, 0, 0;\n", x) for x in gone]:
+        with pytest.raises(ptx.Defect):
+            attend(wrong, facts, 1, 256, 256)
+    assert gone
+
+
 def deleted(text: str, pattern: str) -> list[str]:
     """The text without each of the lines that hold the pattern, one at a time; line numbers stay."""
     lines = text.splitlines()
@@ -26,13 +47,22 @@ def deleted(text: str, pattern: str) -> list[str]:
 
 
 EQUIVALENT = {
-    # The data that this wait and this barrier guard is waited for and read in the loop already: the last rounds copy nothing,
-    # and the area they free is not the one that is written after the loop.
+    # After the loop the result is staged in shared memory. On sm_80 that is where the queries were, which all warps have read
+    # before the last barrier of the loop, and no copy is under way to it. On sm_90a it is where the keys were; what is copied
+    # there last comes from the lanes of the warp that stages it, and the order among lanes of a warp is taken as given.
     ("attend_sm80_f16_d64", "bar.sync", 2),
     ("attend_sm80_f16_d64", "cp.async.wait_group", 1),
-    # A group without its commit joins the next one, and each wait is for both.
+    ("attend_sm90_f16_d64", "bar.sync", 2),
+    # What the copies after this barrier overwrite was read by wgmma only, in groups that each warp has waited for. A group
+    # belongs to the warpgroup, which here is the whole block: once it is complete, it is complete for all warps.
+    ("attend_sm90_f16_d64", "bar.sync", 1),
+    # A copy without its commit belongs to the next group, and every wait of these kernels is for all groups.
     ("attend_sm80_f16_d64", "cp.async.commit_group", 0),
     ("attend_sm80_f16_d64", "cp.async.commit_group", 2),
+    ("attend_sm90_f16_d64", "cp.async.commit_group", 0),
+    ("attend_sm90_f16_d64", "cp.async.commit_group", 2),
+    # The values were waited for together with the keys, before the first fence of the round.
+    ("attend_sm90_f16_d64", "fence.proxy.async", 1),
 }
 """Deletions that change nothing, by the number of the line among its like."""
 
@@ -45,8 +75,14 @@ def is_caught(text: str, name: str) -> bool:
     return not (error < 1.5 and lse < 1e-5)
 
 
-@pytest.mark.parametrize("pattern", ["bar.sync", "cp.async.wait_group", "cp.async.commit_group"])
-def test_deleting_synchronisation_is_caught(pattern: str) -> None:
-    name = "attend_sm80_f16_d64"
+AMPERE = ("bar.sync", "cp.async.wait_group", "cp.async.commit_group")
+HOPPER = (*AMPERE, "fence.proxy.async", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), [*(("attend_sm80_f16_d64", p) for p in AMPERE), *(("attend_sm90_f16_d64", p) for p in HOPPER)]
+)
+def test_deleting_synchronisation_is_caught(name: str, pattern: str) -> None:
     caught = [is_caught(text, name) for text in deleted(triton(name)[0], pattern)]
     assert [k for k, c in enumerate(caught) if not c] == [n for k, p, n in sorted(EQUIVALENT) if (k, p) == (name, pattern)]
+    assert caught
