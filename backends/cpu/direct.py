@@ -8,10 +8,12 @@ the fields of array objects where NumPy's binary interface has them (`PyArrayObj
 from __future__ import annotations
 
 import ctypes
+import os
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import llvmlite.binding as untyped  # pyright: ignore[reportMissingTypeStubs]
@@ -126,7 +128,27 @@ class Native:
         return self.make(ctypes.addressof(self.definition), table, None)
 
 
-native = cache(Native)
+class Only:
+    """The only one there is: functions that it has given away call its code for as long as they live."""
+
+    def __init__(self) -> None:
+        self.made: Native | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """A forked child may have been given a lock that nobody there will release."""
+        self.lock = Lock()
+
+    def __call__(self) -> Native:
+        with self.lock:
+            self.made = self.made or Native()
+            return self.made
+
+
+native = Only()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=native.reset)
 
 
 def assembled(text: str) -> bytes:

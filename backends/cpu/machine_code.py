@@ -181,8 +181,10 @@ def linked(program: Program, loops: Loops, entry: str) -> tuple[Any, Any]:
     module.link_in(llvm.parse_assembly(loops.text, context))
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     module.name = program.name
-    # Numba numbers the functions of a process; what is compiled twice should be the same.
+    # Numba numbers the functions of a process, in their names too; what is compiled twice should be the same.
     module.get_function(loops.name).name = symbol(program.name)
+    for x in module.global_variables:
+        x.name = symbol("environment") if x.name.startswith("_ZN08NumbaEnv") else x.name
     module.verify()
     for x in (*module.functions, *module.global_variables):
         if not x.is_declaration and x.name != entry:

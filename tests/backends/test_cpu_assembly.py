@@ -14,11 +14,13 @@ SHAPES = {"whole": (512, 512, 64, 64), "ragged": (45, 77, 20, 36), "short": (3, 
 TARGETS = ["cpu:x86-64-v3", "cpu:skylake-avx512", "cpu:neoverse-n1"]
 """AVX2, AVX-512, NEON: assembly for other machines is made and read here too."""
 
+ROUNDING = re.compile(r"vround|vrndscale|frint")
 STACK = re.compile(r"%[re]sp\b|\[sp\b|gather")
 
 
 def product_loops(asm: str) -> list[list[str]]:
-    """Instructions of each block that multiplies and adds vectors and ends in a jump to itself: of x86, or of Arm's 64 bits."""
+    """Instructions of each block that multiplies and adds vectors and ends in a jump to itself: of x86, or of Arm's 64 bits.
+    Those of exponentials are left out."""
     found: list[list[str]] = []
     for block in re.split(r"\n(?=\.?L\w+:)", asm):
         name, _, body = block.partition(":")
@@ -26,7 +28,7 @@ def product_loops(asm: str) -> list[list[str]]:
         end = next((n for n, line in enumerate(lines) if re.match(r"(j\w+|b(\.\w+)?|cbn?z|tbn?z)\s", line)), None)
         if end is not None and lines[end].split()[-1] == name.strip():
             loop = lines[: end + 1]
-            if products(loop) >= 2:
+            if products(loop) >= 2 and not any(ROUNDING.match(line) for line in loop):
                 found.append(loop)
     return found
 

@@ -111,6 +111,14 @@ def test_versions_for_several_targets(tmp_path: Path) -> None:
     assert selftest(tmp_path, none + kernels) == "this processor lacks instructions that the kernel needs"
 
 
+def test_what_is_exported_twice_is_the_same(tmp_path: Path) -> None:
+    for suffix in (".o", ".ll", ".c"):
+        first, second = (tmp_path / f"{name}{suffix}" for name in ("first", "second"))
+        for file in (first, second):
+            EXAMPLES["grouped_softcap"].kernel("cpu:x86-64-v3").export(file)
+        assert first.read_bytes() == second.read_bytes()
+
+
 def test_several_versions_must_belong_together(tmp_path: Path) -> None:
     example = EXAMPLES["attention"]
     first = example.kernel("cpu:x86-64-v3")

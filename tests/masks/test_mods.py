@@ -31,7 +31,7 @@ def arrays(normal: Any) -> Any:
 @pytest.mark.parametrize("name", published.ALL)
 @pytest.mark.parametrize("torch", TORCHES)
 def test_published_modifications_run_unchanged(normal: Any, torch: str, name: str) -> None:
-    """Tensors captured, torch's functions used, grouped heads; judged element by element."""
+    """Tensors captured, torch's functions used, grouped heads; judged element by element, and by torch where it is there."""
     kind, judge = published.ALL[name](torch_like)
     module = torch_like if torch == "torch_like" else importlib.import_module("torch")
     _, mod = published.ALL[name](module)
@@ -47,6 +47,17 @@ def test_published_modifications_run_unchanged(normal: Any, torch: str, name: st
         out, lse = attend(way, q, k, v, **changed)
         np.testing.assert_allclose(out, want, rtol=1e-5, atol=4e-6)
         np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=4e-6)
+    if torch == "torch":
+        np.testing.assert_allclose(by_flex_attention(module, kind, mod, q, k, v), want, rtol=1e-5, atol=4e-6)
+
+
+def by_flex_attention(torch: Any, kind: str, mod: Any, *arrays: Any) -> Any:
+    flex: Any = importlib.import_module("torch.nn.attention.flex_attention")
+    given: dict[str, Any] = {kind: mod}
+    if kind == "mask_mod":
+        sizes = published.BATCH, published.HEADS, published.LENGTH, published.LENGTH
+        given = {"block_mask": flex.create_block_mask(mod, *sizes, device="cpu")}
+    return flex.flex_attention(*map(torch.tensor, arrays), enable_gqa=True, **given).numpy()
 
 
 # ---------------------------------------------------------------- captured arrays
