@@ -7,7 +7,7 @@ from functools import cached_property
 
 from attngen.backends import Backend, Emitted
 from attngen.ir.func import Func
-from attngen.ir.pipeline import Pipeline, Result, VerifyEach, run_pipeline
+from attngen.ir.pipeline import Pipeline, Result, VerifyEach, parse_pipeline, run_pipeline
 
 
 class Derived:
@@ -20,6 +20,11 @@ class Derived:
         self.func, self.steps, self.backend, self.variant = func, steps, backend, variant
         self.verify_each: VerifyEach = verify_each
         self.seconds: dict[str, float] = {}
+
+    @property
+    def own_passes(self) -> set[str]:
+        """The backend's passes."""
+        return {step.name for step in parse_pipeline(self.backend.passes(self.variant)).steps}
 
     @cached_property
     def result(self) -> Result:

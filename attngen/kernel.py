@@ -270,7 +270,8 @@ class Kernel:
         return nopython(Compiled(self.target, self._traced, self._built))
 
     def report(self, **arrays: Any) -> Report:
-        """Operations, bytes, loops, tile sizes and the reason for each, what masks leave out, and an estimate of the time.
+        """Operations, bytes, loops, tile sizes and layouts and the reason for each, what masks leave out, and an estimate of
+        the time.
 
         arrays: inputs by name; those that masks depend on are needed to count what is left out.
         """
@@ -291,6 +292,7 @@ class Kernel:
             temporary_bytes=executable.temporary_bytes if executable else 0,
             bytes_moved=sum(t.bytes for t in (*self._inputs, *self._outputs)),
             remarks=self.remarks,
+            own_passes=built.derived.own_passes if built else (),
             masks=tuple(masks_of(self._traced.func, built.derived.result.stages, built.sources, known)) if built else (),
             seconds=self.seconds,
             origin=self.origin,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,9 @@ class Masked:
 @dataclass(frozen=True)
 class Report:
     """flops: of the program as written, at the largest extents. bytes_moved: inputs and outputs once. scratch_bytes: working
-    memory of a thread. temporary_bytes: whole tensors between nests of loops. masks: what is left out of them. seconds:
-    what making the kernel took, by step; origin: whether it was compiled or kept."""
+    memory of a thread. temporary_bytes: whole tensors between nests of loops. layouts: what the backend's own passes say of
+    their choices: which axis vectors run along, what is packed, and why. masks: what is left out of the loops. seconds: what
+    making the kernel took, by step; origin: whether it was compiled or kept."""
 
     name: str
     target: str
@@ -90,6 +91,7 @@ class Report:
     temporary_bytes: int
     loops: tuple[Loop, ...]
     tiles: tuple[Tile, ...]
+    layouts: tuple[str, ...]
     masks: tuple[Masked, ...]
     roofline: Roofline
     seconds: Mapping[str, float]
@@ -106,6 +108,7 @@ class Report:
             f"temporary  {self.temporary_bytes:,} bytes between loop nests",
             *(f"{'loops' if k == 0 else '':<11}{loop}" for k, loop in enumerate(self.loops)),
             *(f"{'tiles' if k == 0 else '':<11}{t.axis}={t.step}: {t.reason}" for k, t in enumerate(self.tiles)),
+            *(f"{'layout' if k == 0 else '':<11}{text}" for k, text in enumerate(self.layouts)),
             *(f"{'mask' if k == 0 else '':<11}{m}" for k, m in enumerate(self.masks)),
             f"roofline   {r.seconds * 1e6:,.1f} us, limited by {r.limit}; {r.intensity:.1f} operations per byte",
             f"           assuming {r.assumptions}",
@@ -124,6 +127,7 @@ def make_report(
     temporary_bytes: int,
     bytes_moved: int,
     remarks: Sequence[Remark],
+    own_passes: Collection[str] = (),
     masks: Sequence[Masked] = (),
     seconds: Mapping[str, float],
     origin: str,
@@ -138,6 +142,7 @@ def make_report(
         temporary_bytes=temporary_bytes,
         loops=tuple(loops_of(final.body, 0)),
         tiles=tuple(tiles_of(remarks)),
+        layouts=tuple(dict.fromkeys(r.message for r in remarks if r.origin in own_passes)),
         masks=tuple(masks),
         roofline=roofline(flops - max((m.flops_left_out for m in masks), default=0), bytes_moved, widest_float(traced)),
         seconds=seconds,

@@ -63,16 +63,16 @@ class Tensor:
     # ---- arithmetic
 
     def __add__(self, other: Like) -> Tensor:
-        return apply(partial(arithmetic.binary, ew.Add), self, other)
+        return apply(partial(arithmetic.binary, ew.Add), self, counted(other))
 
     def __radd__(self, other: Like) -> Tensor:
-        return apply(partial(arithmetic.binary, ew.Add), other, self)
+        return apply(partial(arithmetic.binary, ew.Add), counted(other), self)
 
     def __sub__(self, other: Like) -> Tensor:
-        return apply(partial(arithmetic.binary, ew.Sub), self, other)
+        return apply(partial(arithmetic.binary, ew.Sub), self, counted(other))
 
     def __rsub__(self, other: Like) -> Tensor:
-        return apply(partial(arithmetic.binary, ew.Sub), other, self)
+        return apply(partial(arithmetic.binary, ew.Sub), counted(other), self)
 
     def __mul__(self, other: Like) -> Tensor:
         return apply(partial(arithmetic.binary, ew.Mul), self, other)
@@ -122,22 +122,22 @@ class Tensor:
     # ---- comparisons and logic
 
     def __eq__(self, other: Like) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return apply(partial(arithmetic.compare, "eq"), self, other)
+        return apply(partial(arithmetic.compare, "eq"), self, counted(other))
 
     def __ne__(self, other: Like) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return apply(partial(arithmetic.compare, "ne"), self, other)
+        return apply(partial(arithmetic.compare, "ne"), self, counted(other))
 
     def __lt__(self, other: Like) -> Tensor:
-        return apply(partial(arithmetic.compare, "lt"), self, other)
+        return apply(partial(arithmetic.compare, "lt"), self, counted(other))
 
     def __le__(self, other: Like) -> Tensor:
-        return apply(partial(arithmetic.compare, "le"), self, other)
+        return apply(partial(arithmetic.compare, "le"), self, counted(other))
 
     def __gt__(self, other: Like) -> Tensor:
-        return apply(partial(arithmetic.compare, "gt"), self, other)
+        return apply(partial(arithmetic.compare, "gt"), self, counted(other))
 
     def __ge__(self, other: Like) -> Tensor:
-        return apply(partial(arithmetic.compare, "ge"), self, other)
+        return apply(partial(arithmetic.compare, "ge"), self, counted(other))
 
     def __and__(self, other: Like) -> Tensor:
         return apply(partial(arithmetic.logic, ew.And), self, other)
@@ -168,7 +168,7 @@ class Tensor:
             raise no_such_function(name)
         if kwargs:
             raise user_error(f"np.{name} takes no {', '.join(kwargs)}= on a traced value")
-        return apply(UFUNCS[ufunc], *inputs)
+        return apply(UFUNCS[ufunc], *(map(counted, inputs) if name in COUNTED else inputs))
 
     def __array_function__(self, func: Any, types: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Tensor:
         if func not in FUNCTIONS:
@@ -199,7 +199,7 @@ class Tensor:
         if function is None:
             known = ", ".join(sorted(torch_protocol.NAMES))
             raise user_error(f"torch.{name} does not work on traced values", help=f"these do: {known}")
-        return call(f"torch.{name}", function, *args, **given)
+        return call(f"torch.{name}", function, *(map(counted, args) if name.strip("_") in COUNTED else args), **given)
 
     # ---- what a value without elements cannot do
 
@@ -296,6 +296,22 @@ def unwrap(x: Any) -> arithmetic.Operand:
             f"a {kind_of(x)} of shape {show_shape(tuple(shape))} met a traced value", help="make it an input of the program"
         )
     raise user_error(f"expected a traced value or a number, got {kind_of(x)}")
+
+
+COUNTED = frozenset(
+    ("add", "radd", "sub", "rsub", "subtract", "lt", "le", "gt", "ge", "eq", "ne", "less", "less_equal", "greater")
+) | {"greater_equal", "equal", "not_equal"}
+"""Functions of NumPy and torch by which a whole number moves or limits a coordinate."""
+
+
+def counted(x: Any) -> Any:
+    """A captured array or torch tensor that is one whole number, such as an offset, is an input: it may be another one in the
+    next call, for the same kernel. Divisors, exponents and floats are constants of the program."""
+    known: object = x
+    if isinstance(known, Tensor | np.generic | int | float) or getattr(known, "shape", None) != ():
+        return x
+    array = as_array(x, "captured")
+    return Tensor(read_table(array, ()), current()) if array.dtype.kind in "iu" and is_tracing() else x
 
 
 def plain(x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ from attngen.ir.loop import For, Parallel
 
 if TYPE_CHECKING:
     from attngen.ir.func import Func
+
+WIDTH = 100
+UNBROKEN = re.compile(r" (?!carry \(|out \(|: \()(?!(?<=, )(?:%|tensor<|range<))")
+"""A space at which the head of a loop or of a region is not broken."""
 
 
 class Names:
@@ -53,10 +58,12 @@ class Printer:
             params.append(f"{name}{known}: {v.type} {quote(str(p.layout))}")
         symbol = f"@{func.name if WORD.fullmatch(func.name) else quote(func.name)}"
         head = f"func {symbol}({', '.join(params)})"
-        if len(head) > 100:
+        if len(head) > WIDTH:
             head = f"func {symbol}(\n    " + ",\n    ".join(params) + ")"
         outs = ", ".join(f"{v.type} {quote(str(layout))}" for v, layout in zip(func.outputs, func.out_layouts, strict=True))
-        self.lines.append(f"{head} -> ({outs}) {{")
+        result = f"-> ({outs}) {{"
+        fits = len(f"{head} {result}".rpartition("\n")[2]) <= WIDTH
+        self.lines += [f"{head} {result}"] if fits else [head, f"    {result}"]
         self.block(func.body, 1, "return")
         self.lines.append("}")
         return "\n".join(self.lines) + "\n"
@@ -79,7 +86,7 @@ class Printer:
                 head = f"loop.for {range}: {op.axis} = 0 to {op.extent} step {op.step}{limits} carry ({carry}) : ({types}) {{"
                 self.block(op.body, depth + 1, "loop.yield")
                 if op.merge is not None:
-                    self.lines.append(f"{pad}}} merge {self.args(op.merge)}")
+                    self.lines.append(broken(f"{pad}}} merge {self.args(op.merge)}"))
                     self.block(op.merge, depth + 1, "loop.yield")
                 tail = "}"
             case Parallel():
@@ -98,7 +105,7 @@ class Printer:
                         if len(self.lines) == at:
                             head += f" {opening}"
                         else:
-                            self.lines.append(f"{pad}}} {opening}")
+                            self.lines.append(broken(f"{pad}}} {opening}"))
                         self.block(block, depth + 1, "loop.yield")
                         tail = f"}} : {types or '()'}"
         results = ", ".join(names.define(op.results))
@@ -106,13 +113,25 @@ class Printer:
         if len(self.lines) == at:
             self.lines.append(f"{head}{tail}{where}")
         else:
-            self.lines.insert(at, head)
-            self.lines.append(f"{pad}{tail}{where}")
+            self.lines.insert(at, broken(head))
+            self.lines.append(broken(f"{pad}{tail}{where}"))
 
     def args(self, block: Block) -> str:
         """`(%a: tensor<f32>) {`"""
         names = zip(self.names.define(block.args), block.args, strict=True)
         return f"({', '.join(f'{name}: {v.type}' for name, v in names)}) {{"
+
+
+def broken(line: str) -> str:
+    """In several lines what is too long for one; strings stay whole."""
+    if len(line) <= WIDTH or '"' in line:
+        return line
+    text = UNBROKEN.sub("\xa0", line.lstrip())
+    pad = " " * (len(line) - len(text))
+    lines = textwrap.wrap(
+        text, WIDTH, initial_indent=pad, subsequent_indent=f"{pad}    ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\xa0", " ")
 
 
 def show_loc(loc: Loc) -> str:

@@ -90,7 +90,11 @@ class Solver:
         terms, offset = self.linear(x)
         varying = [leaf for leaf in terms if self.varies(leaf)]
         if not varying:
-            return self.span(compare("le", as_index(x), limit))
+            # Terms that cancel each other may still vary in x itself.
+            total = constant(offset, ElementType.INDEX)
+            for leaf, factor in terms.items():
+                total = add(total, mul(as_index(leaf), factor))
+            return self.span(compare("le", total, limit))
         if len(varying) != 1:
             return Span()
         (leaf,) = varying

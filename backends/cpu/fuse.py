@@ -76,7 +76,8 @@ class Fusion:
             if isinstance(user, Map) and op.result in user.inputs and tuple(n for n, _ in user.space) == op.result.names:
                 kept = len(users) > 1 or op.result in self.yields
                 new = product(op, user, kept)
-                remark(f"the chain over {', '.join(op.result.names)} runs on the sums over {', '.join(op.over)}", user.loc)
+                space = ", ".join(op.result.names)
+                remark(f"the chain over {space} runs on the sums over {', '.join(op.over)}: they are in registers", user.loc)
                 env = dict(zip((*user.results, *[op.result] * kept), new.results, strict=True))
                 for old, value in env.items():
                     value.hint = old.hint

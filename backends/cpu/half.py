@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from attngen.backends.cpu.functions import like
-from attngen.backends.cpu.target import Target, host_features
+from attngen.backends.cpu.target import Target
 from attngen.backends.cpu.vector import I32, REGISTER, Code, Ir, ll
 from attngen.ir.types import BF16, F16, F32, F64, ElementType, round_bf16
 
@@ -18,8 +18,7 @@ FLOAT, SHORT = REGISTER["f32"], REGISTER["f16"]
 
 def converts(target: Target) -> bool:
     """Whether a processor has instructions between f16 and f32."""
-    features = target.needs if target.triple else [name for name, there in host_features().items() if there]
-    return "f16c" in features or "neon" in features
+    return target.has("f16c") or target.has("neon")
 
 
 def encode(number: float, element: ElementType) -> int:

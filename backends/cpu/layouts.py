@@ -78,7 +78,18 @@ class Nest:
         summed = self.summed.get(long_names(axes), set())
         ranked = [(name not in summed and bound(extent) > 1, bound(extent), index) for index, (name, extent) in enumerate(axes)]
         (_, length, best), (_, longest, other) = max(ranked), max((False, n, index) for _, n, index in ranked)
-        return axes[other if 2 * length <= self.lanes <= longest else best][0]
+        lane, few = axes[best][0], 2 * length <= self.lanes <= longest
+        if few:
+            why = f"along {lane} they would leave half of their {self.lanes} lanes empty"
+            lane = axes[other][0]
+        elif lane in summed:
+            why = "every axis is summed, this one is the longest"
+        else:
+            others = ", ".join(name for name, _ in axes if name in summed)
+            why = f"sums and maxima over {others} combine whole vectors" if others else "nothing is summed, no axis is longer"
+        if len(space := long_names(axes)) > 1:
+            remark(f"in tiles of {', '.join(sorted(space))} vectors run along {lane}: {why}")
+        return lane
 
     def order(self, axes: tuple[Axis, ...]) -> tuple[str, ...]:
         """The axes in order, the lane axis last."""
@@ -100,8 +111,8 @@ class Nest:
 
     # ---- packs
 
-    def packed(self, value: Value, order: tuple[str, ...], element: ElementType | None = None) -> Value:
-        """The value in this memory order, as wider floats if need be: itself if it is so already."""
+    def packed(self, value: Value, order: tuple[str, ...], why: str, element: ElementType | None = None) -> Value:
+        """The value in this memory order, as wider floats if need be: itself if it is so already. why: for the remark."""
         element = element or value.element
         if value in self.widened:
             value = self.widened[value]
@@ -111,6 +122,7 @@ class Nest:
         if key not in self.packs:
             new = Pack(value=value, order=order, element=element, loc=value.op.loc if value.op else UNKNOWN)
             new.result.hint = value.hint
+            explain(new, why)
             here = self.blocks.get(value, self.root)
             at = next((index + 1 for index, op in enumerate(here) if value in op.results), 0)
             here.insert(at, new)
@@ -120,17 +132,17 @@ class Nest:
 
     def as_tile(self, value: Value) -> Value:
         """The value as a tile that an op can read: one that is wider than what is in memory is made."""
-        return self.packed(value, value.names) if value in self.widened else value
+        return self.packed(value, value.names, "it is widened for all that read it") if value in self.widened else value
 
     def ordered(self, value: Value) -> Value:
         """A value of scratch memory in the order of its space."""
-        return self.packed(value, self.order(value.tensor.axes)) if self.is_dense(value) else value
+        return self.packed(value, self.order(value.tensor.axes), "a loop carries it so") if self.is_dense(value) else value
 
     def with_lane(self, value: Value, lane: str) -> Value:
         """The value such that vectors can be loaded along an axis; as it is if it lacks the axis."""
         if lane not in value.names:
             return self.as_tile(value)
-        return self.packed(value, lane_last(value.names, lane))
+        return self.packed(value, lane_last(value.names, lane), f"vectors along {lane} read it")
 
     # ---- blocks
 
@@ -176,7 +188,9 @@ class Nest:
                 return dataclasses.replace(op, lhs=lhs, rhs=rhs, where=op.where and get(op.where))
             case Reduce() if set(op.over) == set(op.value.names):
                 # A part of a table: whole vectors of it, if it is contiguous.
-                return dataclasses.replace(op, value=self.packed(get(op.value), op.value.names))
+                return dataclasses.replace(
+                    op, value=self.packed(get(op.value), op.value.names, "whole vectors of it are reduced")
+                )
             case Gather():
                 order = self.order(op.result.tensor.axes)
                 at = tuple(self.with_lane(get(value), order[-1]) if order else get(value) for value in op.at)
@@ -222,15 +236,30 @@ class Nest:
         16 bits are widened once, unless vectors of them are read where they are for a few rows alone."""
         value = self.widened.get(value, value)
         element = op.acc if value.element in HALVES else value.element
+        over = f"the sum over {', '.join(op.over)}"
         if lane not in value.names:
-            return self.packed(value, value.names, element) if element is not value.element else value
+            return (
+                self.packed(value, value.names, f"{over} reads it widened", element) if element is not value.element else value
+            )
         uses = math.prod(bound(extent) for name, extent in op.result.tensor.axes if name not in value.names)
         element = value.element if uses <= FEW and value.names[-1] == lane else element
         if self.is_dense(value) and value.names[-1] == lane and element is value.element:
             return value
         own = tuple(n for n in value.names if n not in op.over)
         order = lane_last((*own, *(n for n in value.names if n in op.over)), lane)
-        return self.packed(value, order, element)
+        once = f", widened once for {uses} uses" if element is not value.element else ""
+        return self.packed(value, order, f"{over} reads vectors along {lane}{once}", element)
+
+
+def explain(pack: Pack, why: str) -> None:
+    source, order = pack.value.op, pack.order
+    whole = source.source if isinstance(source, Load) else pack.value
+    name = whole.hint or f"a tile of {', '.join(pack.value.names)}"
+    shown = ", ".join(n for n in order if n in long_names(pack.value.tensor.axes))
+    # The generated source reads parts of arrays in place where it can.
+    in_place = isinstance(source, Load) and whole.op is None and source.result.names[-1:] == order[-1:]
+    unless = in_place and pack.element is pack.value.element
+    remark(f"{name} is packed as [{shown}]{' unless its elements lie side by side' * unless}: {why}", pack.loc)
 
 
 def is_widening(op: Map) -> bool:

@@ -66,7 +66,7 @@ class Target:
 
     def has(self, feature: str) -> bool:
         """Whether its instruction set has a feature, by LLVM's name for it."""
-        return feature in self.features
+        return feature in self.needs if self.triple else bool(host_features().get(feature))
 
     @property
     def fused(self) -> bool:

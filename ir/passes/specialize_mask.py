@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 
 from attngen.ir import elementwise as ew
 from attngen.ir.build import binary, constant, folded
@@ -116,15 +116,20 @@ def region(inputs: tuple[Value, ...], yields: tuple[Value, ...]) -> Block:
     return clone(unplaced(args, substitute(yields, dict(zip(inputs, args, strict=True)))))
 
 
-def masks_of(roots: Iterable[Value]) -> list[Value]:
-    """The booleans that choose between a value and nothing: of a select with a constant, or of a contraction."""
-    found: dict[Value, None] = {}
-    for op in postorder(roots):
-        if isinstance(op, ew.Select) and constant_value(op.rhs) is not None:
-            found[op.condition] = None
-        if isinstance(op, Contract) and op.where is not None:
-            found[op.where] = None
-    return [v for v in found if v.element is I1]
+def masks_of(roots: Sequence[Value]) -> list[Value]:
+    """The booleans that choose between a value and nothing: of a select with a constant, or of a contraction. What conditions
+    themselves are computed from is no such value."""
+    found: list[Value] = []
+    used = set(roots)
+    for op in reversed(postorder(roots)):
+        if used.isdisjoint(op.results):
+            continue
+        condition = op.condition if isinstance(op, ew.Select) else op.where if isinstance(op, Contract) else None
+        used.update(v for v in op.operands if v is not condition)
+        used.update(v for b in op.regions for v in b.yields)
+        if condition is not None and (isinstance(op, Contract) or constant_value(op.rhs) is not None):
+            found.append(condition)
+    return [v for v in dict.fromkeys(reversed(found)) if v.element is I1]
 
 
 def without(yields: tuple[Value, ...], masks: Collection[Value]) -> tuple[Value, ...]:

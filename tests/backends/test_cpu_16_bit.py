@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 import attngen
 from attngen.backends.cpu import half
+from attngen.backends.cpu.ops import Pack
 from attngen.backends.cpu.target import Target, find
 from attngen.ir import build as b
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Value
 from attngen.ir.interpreter import Interpreter
-from attngen.ir.types import BF16, F16, F32, F64, I32, I64, ElementType
+from attngen.ir.types import BF16, F16, F32, F64, I32, I64, ElementType, bound
 from tests.backends.test_cpu import compiled, elementwise, lower
 from tests.kernels.reference import attention
 from tests.kernels.test_shapes import VIEWS
@@ -287,3 +288,16 @@ def test_each_element_of_a_tile_is_converted_once() -> None:
     assert not re.search(r"nd\.contract.*bf16", low)
     before, _, inside = low.partition("loop.for")
     assert (before.count("cpu.pack"), inside.count("cpu.pack")) == (1, 2)
+
+
+def test_the_report_gives_a_reason_for_every_pack_and_lane_axis() -> None:
+    kernel = attngen.compile(attngen.attention, dtype="bfloat16", q=(1, 2, 512, 64), k=(1, 2, 512, 64), v=(1, 2, 512, 64))
+    report = kernel.report()
+    packs = [op for op in kernel.func.walk() if isinstance(op, Pack)]
+    assert len(packs) == 3
+    for op in packs:
+        order = ", ".join(name for name, extent in op.result.tensor.axes if bound(extent) > 1)
+        assert any(re.search(rf"is packed as \[{order}\].*: .*widened", text) for text in report.layouts), report.layouts
+    for tile in ("i, j", "e, i"):
+        assert any(re.match(rf"in tiles of {tile} vectors run along \w: \w", text) for text in report.layouts), report.layouts
+    assert "\nlayout " in str(report) and max(map(len, str(report).splitlines())) <= 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import attngen as ag
 from attngen.backends.cpu.target import find
+from attngen.cli import main
 from tests.export.kernels import EXAMPLES
 from tests.export.tools import WARNINGS, call_from_c, needs, run
 from tests.hygiene.test_docs import blocks
@@ -115,7 +117,7 @@ def test_what_is_exported_twice_is_the_same(tmp_path: Path) -> None:
     for suffix in (".o", ".ll", ".c"):
         first, second = (tmp_path / f"{name}{suffix}" for name in ("first", "second"))
         for file in (first, second):
-            EXAMPLES["grouped_softcap"].kernel("cpu:x86-64-v3").export(file)
+            replace(EXAMPLES["grouped_softcap"]).kernel("cpu:x86-64-v3").export(file)  # a copy, so compiled anew
         assert first.read_bytes() == second.read_bytes()
 
 
@@ -180,3 +182,12 @@ def test_command(tmp_path: Path) -> None:
     assert [line.partition(": ")[0] for line in done.stdout.splitlines()] == list(map(str, outs))
     assert "small_kernel" in outs[3].read_text() and "define hidden void @small_kernel(" in outs[4].read_text()
     run([sys.executable, "-c", "import small; small.selftest()"], tmp_path)
+
+
+def test_wrong_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile"]) == 2 and "Missing option '--out'" in capsys.readouterr().err
+    assert main(["compile", "-o", "attention.dll"]) == 2 and ".so .h .py .o .c .ll .s" in capsys.readouterr().err
+    assert main(["compile", "--shape", "1,1,4,4,8", "--target", "cpu:apple-m1", "-o", "attention.so"]) == 1
+    assert "write .o, .c and .h files and link them there" in capsys.readouterr().err
+    assert main(["compile", "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100

@@ -10,31 +10,36 @@ import numpy as np
 import pytest
 
 import attngen as ag
-from tests.export.kernels import EXAMPLES
+from tests.export.kernels import EXAMPLES, Example, compiled
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_from_nopython_code(name: str) -> None:
     """The same bits as the kernel gives, from arrays of any strides, and after everything but the compiled caller is gone."""
     example = EXAMPLES[name]
-    kernel, given = example.kernel(), list(example.arrays().values())
-    function = kernel.njit
-    several = len(example.outputs) > 1
+    given = list(example.arrays().values())
+    frozen = [x[..., ::-1].copy()[..., ::-1] for x in given]
+    for x in frozen:
+        x.flags.writeable = False
+    caller, want = made(example, given)
+    gc.collect()
+    np.testing.assert_array_equal(caller(tuple(given)), want)
+    np.testing.assert_array_equal(caller(tuple(frozen)), want)
+
+
+def made(example: Example, given: list[np.ndarray]) -> tuple[Any, np.ndarray]:
+    """A compiled caller of a kernel that nothing else holds, and the first output."""
+    kernel = compiled.__wrapped__(example, "cpu")
+    function, several = kernel.njit, len(example.outputs) > 1
 
     @numba.njit
     def caller(arrays: Any) -> Any:
         found = function(*arrays)
         return found[0] if several else found
 
-    want = kernel(*given, num_threads=1)
-    want = want[0] if several else want
-    frozen = [x[..., ::-1].copy()[..., ::-1] for x in given]
-    for x in frozen:
-        x.flags.writeable = False
-    np.testing.assert_array_equal(caller(tuple(given)), want)
-    del kernel
-    gc.collect()
-    np.testing.assert_array_equal(caller(tuple(frozen)), want)
+    caller(tuple(given))
+    found = kernel(*given, num_threads=1)
+    return caller, found[0] if several else found
 
 
 def test_shapes_are_checked() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import attngen as ag
+from attngen.ir.passes import PIPELINE
 from tests.export.kernels import EXAMPLES
 from tests.export.tools import needs, run
 
@@ -129,6 +130,25 @@ for bad in ((41, 90, 90), (40, 91, 91), (40, 90, 89), (0, 3, 3), (3, 0, 0)):
         raise AssertionError(bad)
 """
     alone(tmp_path, code)
+
+
+def test_nests_that_hand_on_whole_tensors(tmp_path: Path) -> None:
+    """Parts of the keys side by side, merged by a second nest: memory of the whole call, and an order among nests."""
+    rng = np.random.default_rng(0)
+    shapes = {"q": (1, 2, 45, 20), "k": (1, 2, 400, 20), "v": (1, 2, 400, 36)}
+    given: dict[str, Any] = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    kernel = ag.compile(ag.attention, **given, pipeline=f"{PIPELINE},split-reduction{{into=3}}")
+    assert kernel.report().temporary_bytes
+    export(kernel, tmp_path)
+    np.savez(tmp_path / "given.npz", *given.values(), kernel(**given))
+    code = """
+kernel.selftest()
+*x, want = np.load("given.npz").values()
+for threads in (1, 3, 300):
+    assert np.array_equal(kernel.attention(*x, threads=threads), want)
+"""
+    alone(tmp_path, code)
+    np.testing.assert_array_equal(kernel.njit(*given.values()), kernel(**given))
 
 
 def test_tables_are_inputs_and_their_coordinates_are_checked(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import attngen as ag
 from attngen import masks
 from attngen.table import KERNELS
+from tests.kernels.reference import attention as plain
 from tests.masks import published, torch_like
 from tests.masks.oracle import attention
 from tests.masks.ways import WAYS, Attend, attend, check
@@ -232,3 +233,18 @@ def test_number_of_masks() -> None:
     wrong: Any = 3
     with pytest.raises(ag.Error, match="mask_mod: expected a function"):
         masks.or_masks(masks.causal(), wrong)
+
+
+def test_a_captured_number_may_change_without_another_kernel() -> None:
+    """The place of a decoding step, captured as an array without dimensions, as FlexAttention's examples do."""
+    rng = np.random.default_rng(4)
+    q = rng.standard_normal((1, 2, 1, 16), dtype=np.float32)
+    k, v = (rng.standard_normal((1, 2, 64, 16), dtype=np.float32) for _ in range(2))
+    before = len(KERNELS)
+    for step in range(0, 60, 3):
+        place = np.array(step)
+        for mod in (lambda b, h, i, j, n=place: i + n >= j, lambda b, h, i, j, n=place: np.less_equal(j, n + i)):
+            got = ag.scaled_dot_product_attention(q, k, v, mask_mod=mod)
+            want = plain(q, k[:, :, : step + 1], v[:, :, : step + 1])[0]
+            np.testing.assert_allclose(got, want, atol=2e-6, rtol=0)
+    assert len(KERNELS) <= before + 2

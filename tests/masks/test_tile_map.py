@@ -32,6 +32,8 @@ NAMED: dict[str, Callable[..., Any]] = {
     "causal documents": masks.and_masks(masks.causal(3), masks.document(IDS)),
     "either": masks.or_masks(masks.causal(-60), masks.not_mask(masks.causal(60))),
     "never": lambda b, h, q, k: (k < 10) & (k > q + 200),
+    "chosen": lambda b, h, q, k: np.where(k < 48, q, 10) >= k,
+    "cancelled": lambda b, h, q, k: (0 * abs(k)) * k >= q - 20,
     "all": lambda b, h, q, k: True,
     "none": lambda b, h, q, k: False,
 }
@@ -126,6 +128,8 @@ def test_a_mask_of_floats_says_why_not() -> None:
         small(lambda b, h, q, k: attngen.tanh(0.1 * (q - k)) > 0)
     with pytest.raises(attngen.Error, match="it does not depend on kv_idx"):
         small(lambda b, h, q, k: q < 5)
+    with pytest.raises(attngen.Error, match="nothing is known of mod"):  # rather than of what it is computed from
+        small(lambda b, h, q, k: np.where(k >= q, k, 3) % -2 == 0)
 
 
 LONG = 100_000

@@ -98,7 +98,8 @@ typedef struct { int rank, element, output; size_t data, extents, strides; } Arr
 /* An array as the kernel reads it. first: the first of its dimensions in `groups`, each of which holds some axes; order: the
    axes whose strides the kernel takes, in order. */
 typedef struct { int array, first, axes; signed char order[MOST_AXES]; } View;
-typedef struct { int axis; int64_t step; } Split;
+/* An axis of loops that is cut into parts: which one, if its extent varies, else -1; its largest extent. */
+typedef struct { int axis; int64_t extent, step; } Split;
 /* A nest of loops that several threads can share the parts of. */
 typedef struct { double operations; int splits; Split split[MOST_SPLITS]; } Nest;
 typedef struct {
@@ -157,8 +158,10 @@ def version(each: Version, n: int, x: Interface, axes: Sequence[str]) -> str:
     start = "__builtin_cpu_init(); " if checked else ""
     nests: list[str] = []
     for nest in each.program.nests:
-        splits = ", ".join(f"{{{axes.index(s.axis)}, {s.step}}}" for s in nest.splits) or "{0, 1}"
-        nests.append(f"{{{float(nest.flops)!r}, {len(nest.splits)}, {{{splits}}}}}")
+        splits = ", ".join(
+            f"{{{axes.index(s.axis) if isinstance(s.extent, UpTo) else -1}, {bound(s.extent)}, {s.step}}}" for s in nest.splits
+        )
+        nests.append(f"{{{float(nest.flops)!r}, {len(nest.splits)}, {{{splits or '{-1, 1, 1}'}}}}}")
     return (
         f"extern void {x.entries[n]}(const int64_t *arguments);\n"
         f"static int runs_here_{n}(void) {{ {start}return {calls}; }} /* {each.target} */\n"

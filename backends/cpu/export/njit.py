@@ -62,7 +62,9 @@ def source(x: Interface) -> str:
         values.append("_outside.ctypes.data")
     lines += [f"    _numbers[{n}] = {value}" for n, value in enumerate(values)]
     for number, nest in enumerate(program.nests):
-        parts = product([f"(({known[s.axis]} + {s.step - 1}) // {s.step})" for s in nest.splits])
+        parts = product(
+            [f"(({known[s.axis] if isinstance(s.extent, UpTo) else s.extent} + {s.step - 1}) // {s.step})" for s in nest.splits]
+        )
         if len(program.nests) > 1:
             lines.append(f"    _numbers[{len(values)}] = {number}")
         lines += [f"    _numbers[-2] = 0\n    _numbers[-1] = {parts}", "    _entry(_numbers.ctypes.data)"]

@@ -106,8 +106,10 @@ static void run_nest(const Version *version, const Nest *nest, const int64_t *si
 {
     int64_t parts = 1;
     double operations = nest->operations;
-    for (int n = 0; n < nest->splits; n++)
-        parts *= (size[nest->split[n].axis] + nest->split[n].step - 1) / nest->split[n].step;
+    for (int n = 0; n < nest->splits; n++) {
+        const Split *split = &nest->split[n];
+        parts *= ((split->axis < 0 ? split->extent : size[split->axis]) + split->step - 1) / split->step;
+    }
     for (int n = 0; n < AXES; n++)
         if (axes[n].varies)
             operations *= (double)size[n] / (double)axes[n].bound;

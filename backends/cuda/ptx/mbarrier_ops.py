@@ -13,6 +13,9 @@ from attngen.backends.cuda.ptx.memory import WINDOWS
 from attngen.backends.cuda.ptx.moves import state_space
 from attngen.backends.cuda.ptx.types import B64, PRED, U32, U64, Array
 
+POLLS = 64
+"""How often in a row `test_wait` says "not yet" before its thread is taken to do nothing else."""
+
 
 def place(d: Decoder, operand: int) -> Callable[[], Array]:
     """Addresses of mbarriers in shared memory; generic ones are converted."""
@@ -72,22 +75,24 @@ def wait(d: Decoder) -> Taken:
     d.modifiers.take(1)
     store, address = d.write(0, PRED), place(d, 1)
     token = d.read(2, U32 if parity else B64)
-    polled = np.zeros(m.layout.lanes, bool)
+    polled = np.zeros(m.layout.lanes, np.int64)
+    patience = 1 if blocks else POLLS
 
     def taken(lanes: Array) -> None:
         who, where, objects = np.flatnonzero(lanes), address(), m.mbarriers
         passed = objects.test(d.i, who, where, token, parity)
-        again = lanes & ~passed & polled
-        if again.any() and not blocks:
+        failed = lanes & ~passed
+        polled[lanes] = np.where(failed, polled + 1, 0)[lanes]
+        again = failed & (polled > patience)
+        if not blocks and (failed & (polled > 1)).any():
             # The program polls: now the data may arrive.
-            objects.progress({key for key, _ in objects.groups(np.flatnonzero(again), where)})
-        answered = lanes & ~again if blocks else lanes
+            objects.progress({key for key, _ in objects.groups(np.flatnonzero(failed), where)})
+        answered = lanes & ~again
         before = m.active
         m.activate(answered)
         store(passed)
         m.activate(before)
-        polled[lanes] = ~passed[lanes]
-        if blocks and again.any():
+        if again.any():
             for key, group in objects.groups(np.flatnonzero(again), where):
                 objects.asked |= dict.fromkeys(map(int, group), key)
             m.pc[again] = d.index

@@ -68,7 +68,7 @@ def boxed(array: np.ndarray, corner: tuple[int, ...], box: tuple[int, ...]) -> n
 
 
 CASES = [
-    (1, (40,), (16,), (30,), 0, np.float32),
+    (1, (100,), (64,), (60,), 0, np.float32),
     (2, (20, 64), (8, 64), (-3, 0), 128, np.float16),
     (2, (20, 64), (8, 32), (15, 40), 64, np.float16),
     (3, (3, 10, 48), (2, 8, 16), (2, -1, 40), 32, np.uint16),
@@ -77,7 +77,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rank", "shape", "box", "corner", "span", "dtype"), CASES)
-def test_tensor_copies_in_and_out(rank: int, shape: tuple[int, ...], box: tuple[int, ...], corner: tuple[int, ...], span: int, dtype: type[np.generic]) -> None:  # fmt: skip
+def test_tensor_copies_in_and_out(
+    rank: int, shape: tuple[int, ...], box: tuple[int, ...], corner: tuple[int, ...], span: int, dtype: type[np.generic]
+) -> None:
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     where = [c % 2**32 for c in (*corner[::-1], 0, 0)][:3]
     out = np.zeros(int(np.prod(box)) * array.itemsize, np.uint8)
