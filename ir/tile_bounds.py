@@ -18,7 +18,7 @@ from attngen.ir.nd import Expand, Index, Reduce
 from attngen.ir.types import I1, ElementType
 
 Bounds = tuple[Value, Value]
-"""(lowest, highest), both without axes."""
+"""(lowest, highest), both without axes; of integers of any type as an index."""
 
 
 class Unbounded(Exception):
@@ -33,7 +33,8 @@ class TileBounds:
 
     def of(self, x: Value) -> Bounds:
         if x not in self.memo:
-            self.memo[x] = self.derive(x)
+            lo, hi = self.derive(x)
+            self.memo[x] = (as_index(lo), as_index(hi)) if x.element.is_integer else (lo, hi)
         return self.memo[x]
 
     def derive(self, x: Value) -> Bounds:

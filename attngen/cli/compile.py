@@ -54,8 +54,8 @@ def command(
 
     \b
     attngen compile --shape 1,8,512,512,64 -o libattention.so -o attention.h -o attention.py
-    attngen compile mine.py:causal --shape q=1,8,512,64 --shape k=… --shape v=… -o causal.so -o causal.h
-    attngen compile --target cpu:x86-64-v4 --target cpu:x86-64-v3 --target cpu:x86-64-v2 -o attention.so
+    attngen compile mine.py:causal --shape q=1,8,512,64 --shape k=… --shape v=… -o causal.so
+    attngen compile --target cpu:x86-64-v4 --target cpu:x86-64-v2 -o attention.so
     attngen compile --target cpu:neoverse-n1 -o attention.o -o attention.c -o attention.h
 
     With several targets the library runs the first one that the processor can run. From C:

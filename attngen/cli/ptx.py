@@ -41,8 +41,9 @@ def run(
     """Run a kernel of FILE (standard input for -) on arrays.
 
     An argument is a number, an array FILE.npy or FILE.npz:NAME, or a new array zeros:DTYPE:SHAPE such as
-    zeros:float32:8,64. Arguments are given in the order of the parameters, or all as NAME=VALUE. Arrays keep their element
-    type; bfloat16 is given as uint16. Exit code 1 with the line, the thread and the address if a check fails.
+    zeros:float32:8,64. map:BOX:SWIZZLE:ARRAY is a tensor map of one of these arrays, such as map:64,64:128:x.npy. Arguments
+    are given in the order of the parameters, or all as NAME=VALUE. Arrays keep their element type; bfloat16 is given as
+    uint16. Exit code 1 with the line, the thread and the address if a check fails.
     """
     text, name = read_text(file)
     kernel = find_entry(ptx.parse(text, name), entry)
@@ -54,6 +55,7 @@ def run(
     done = ptx.run(text, kernel.name, numbers("--grid", grid), numbers("--block", block), values, shared_bytes, checks, name)
     order = [v.name for v in kernel.params]
     arrays: dict[str, Any] = dict(zip(order, values, strict=True)) if None in names else values
+    arrays = {n: a.array if isinstance(a, ptx.TensorMap) else a for n, a in arrays.items()}
     held: dict[str, np.ndarray] = {n: a for n, a in arrays.items() if isinstance(a, np.ndarray)}
     if out is not None:
         write_arrays(out, held)
@@ -118,7 +120,13 @@ def read_argument(text: str, parameters: list[str]) -> tuple[str | None, Any]:
     try:
         return name, float(value)
     except ValueError:
+        pass
+    if not value.startswith("map:"):
         return name, read_array(value)
+    _, box, swizzle, array = (*value.split(":", 3), "", "", "")[:4]
+    if not re.fullmatch(r"\d+(,\d+)*", box) or not swizzle.isdigit():
+        raise click.UsageError(f"--arg {text}: expected map:BOX:SWIZZLE:ARRAY, such as map:64,64:128:x.npy")
+    return name, ptx.TensorMap(read_array(array), tuple(map(int, box.split(","))), int(swizzle))
 
 
 def read_array(text: str) -> np.ndarray:

@@ -169,7 +169,8 @@ def test_both_forms_of_one_function() -> None:
     pretty = """\
 func @f(%x: tensor<i=4, f32> "i") -> (tensor<i=4, f32> "i") {
   %low = nd.constant value -inf element f32 : tensor<f32>
-  %m, %n = loop.for %i: i = 0 to 4 step 3 carry (%a = %x, %b = %low) : (tensor<i=4, f32>, tensor<f32>) {
+  %m, %n = loop.for %i: i = 0 to 4 step 3 carry (%a = %x, %b = %low) : (tensor<i=4, f32>,
+      tensor<f32>) {
     loop.yield %x, %b
   } merge (%c: tensor<i=4, f32>, %d: tensor<f32>, %e: tensor<i=4, f32>, %g: tensor<f32>) {
     loop.yield %c, %g
@@ -269,7 +270,8 @@ def test_what_mlir_prints_instead() -> None:
         == """\
 func @f(%x: tensor<i=4, f32> "i") -> (tensor<f32> "") {
   %c = nd.constant value 1.5 element f32 : tensor<f32>
-  %0, %1 = loop.for %i: i = 0 to 4 step 3 carry (%a = %x, %b = %c) : (tensor<i=4, f32>, tensor<f32>) {
+  %0, %1 = loop.for %i: i = 0 to 4 step 3 carry (%a = %x, %b = %c) : (tensor<i=4, f32>,
+      tensor<f32>) {
     loop.yield %a, %b
   }
   return %1

@@ -128,3 +128,23 @@ def test_command_line(tmp_path: Path) -> None:
 
 def test_helpers_write_where_they_are_told() -> None:
     assert run("st.global.u32 [%d0], 5;", np.zeros(2, np.uint32), threads=1).tolist() == [5, 0]
+
+
+def test_tensor_maps_on_the_command_line(tmp_path: Path) -> None:
+    """Triton's kernel with maps, run from the shell."""
+    generate = np.random.default_rng(0)
+    given = tmp_path / "in.npz"
+    arrays = {n: generate.normal(size=(64, 64)).astype(np.float16) for n in "qkv"}
+    np.savez(given, q=arrays["q"], k=arrays["k"], v=arrays["v"])
+    args = [a for n in "qkv" for a in (f"map:64,64:128:{given}:{n}", "64", "64", "64", "1")]
+    args += ["zeros:float16:64,64", "zeros:float32:64", "64", "64", "0.125", "0", "0"]
+    result = tmp_path / "out.npz"
+    launch = ["--grid", "1", "--block", "128", "--shared", "57400", "--out", str(result)]
+    code, _ = cli("run", str(DATA / "attend_sm90_f16_d64_tma_causal.ptx"), *launch, *(x for a in args for x in ("--arg", a)))
+    assert code == 0
+    s = np.where(np.tri(64) > 0, arrays["q"].astype(float) @ arrays["k"].astype(float).T * 0.125, -np.inf)
+    p = np.exp2(s - s.max(axis=1, keepdims=True))
+    expected = p / p.sum(axis=1, keepdims=True) @ arrays["v"].astype(float)
+    np.testing.assert_allclose(np.load(result)["attend_tma_param_15"], expected, atol=2e-3)
+    with pytest.raises(Exception, match="map:BOX:SWIZZLE:ARRAY"):
+        cli("run", str(DATA / "attend_sm90_f16_d64_tma_causal.ptx"), *launch, "--arg", "map:64:x")
