@@ -90,7 +90,7 @@ class TileBounds:
         lo = hi = constant(offset, ElementType.INDEX)
         for leaf, k in terms.items():
             if k:
-                low, high = (as_index(v) for v in (self.memo[leaf] if leaf in self.memo else self.leaf(leaf)))
+                low, high = self.memo[leaf] if leaf in self.memo else self.leaf(leaf)
                 low, high = (low, high) if k > 0 else (high, low)
                 lo, hi = add(lo, mul(low, k)), add(hi, mul(high, k))
         return lo, hi

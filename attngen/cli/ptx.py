@@ -34,9 +34,18 @@ def command() -> None:
 @click.option("--arg", "args", multiple=True, metavar="[NAME=]VALUE", help="One per parameter; see above.")
 @click.option("--shared", "shared_bytes", default=0, type=click.IntRange(0), help="Bytes of dynamic shared memory (0).")
 @click.option("--checks/--no-checks", default=True, help="Look for races and unfinished copies too (on).")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Give up after so many instructions.")
 @click.option("--out", metavar="FILE.npz", help="Where to write the arrays after the run, named as the parameters.")
 def run(
-    file: str, entry: str | None, grid: str, block: str, args: tuple[str, ...], shared_bytes: int, checks: bool, out: str | None
+    file: str,
+    entry: str | None,
+    grid: str,
+    block: str,
+    args: tuple[str, ...],
+    shared_bytes: int,
+    checks: bool,
+    limit: int | None,
+    out: str | None,
 ) -> None:
     """Run a kernel of FILE (standard input for -) on arrays.
 
@@ -52,7 +61,8 @@ def run(
     values: Any = [v for _, v in given] if None in names else dict(given)
     if None in names and any(n is not None for n in names):
         raise click.UsageError("--arg: give a name to every argument, or to none")
-    done = ptx.run(text, kernel.name, numbers("--grid", grid), numbers("--block", block), values, shared_bytes, checks, name)
+    extents = numbers("--grid", grid), numbers("--block", block)
+    done = ptx.run(text, kernel.name, *extents, values, shared_bytes, checks, name, limit)
     order = [v.name for v in kernel.params]
     arrays: dict[str, Any] = dict(zip(order, values, strict=True)) if None in names else values
     arrays = {n: a.array if isinstance(a, ptx.TensorMap) else a for n, a in arrays.items()}

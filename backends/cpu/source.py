@@ -5,6 +5,7 @@ The parts of a nest of parallel loops have numbers, so that several threads can 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -26,6 +27,9 @@ from attngen.ir.func import Func
 from attngen.ir.loop import Bound, For, If, Load, Parallel, Store, trips
 from attngen.ir.nd import Constant, Contract, Expand, Gather, Index, Reduce
 from attngen.ir.types import ElementType, Extent, UpTo, bound, scalar
+
+WIDTH = 100
+"""Columns of the text."""
 
 
 class Split(NamedTuple):
@@ -97,11 +101,12 @@ class Writer(OpWriter):
             if len(self.lines) == above:
                 self.lines.append("        pass")
         self.arguments += [OUTSIDE] * bool(self.lookups) + ["nest"] * several + ["first", "last"]
-        shown = ", ".join(f"{p.name}: {value.type}" for p, value in zip(self.func.params, self.func.args, strict=True))
         head = [
-            f"# @{self.func.name}({shown}), vectors of {self.target.vector_bits} bits",
-            "# addresses of arrays, bytes from element to element along each axis, working memory, which parts to run",
-            f"def {self.name}({', '.join(self.arguments)}):",
+            f"# @{self.func.name}, vectors of {self.target.vector_bits} bits",
+            *(f"#   {p.name}: {value.type}" for p, value in zip(self.func.params, self.func.args, strict=True)),
+            "# Arguments: addresses of arrays, bytes from element to element along each axis, working memory,",
+            "# which parts to run.",
+            *textwrap.wrap(f"def {self.name}({', '.join(self.arguments)}):", WIDTH, subsequent_indent=" " * 8),
         ]
         return Program(
             name=self.name,

@@ -23,7 +23,7 @@ import numpy as np
 
 
 def parts(extent, step, first=0, end=None):
-    """The slices of a loop over an axis that hold a coordinate from first to before end; the last one may be shorter."""
+    """The slices of a loop that hold a coordinate from first to before end; the last may be shorter."""
     first, end = max(int(first), 0), extent if end is None else min(int(end), extent)
     starts = range(first // step * step, end, step) if first < end else ()
     return [slice(start, min(start + step, extent)) for start in starts]
@@ -108,7 +108,7 @@ class Emitter:
 
     def put(self, depth: int, line: str, value: Value | None = None) -> None:
         line = "    " * depth + line
-        self.lines.append(line if value is None else f"{line:<76}  # {value.type}")
+        self.lines.append(line if value is None else f"{line:<52}  # {value.type}")
 
     def block(self, block: Block, depth: int) -> None:
         for op in block.ops:

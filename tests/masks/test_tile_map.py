@@ -34,6 +34,7 @@ NAMED: dict[str, Callable[..., Any]] = {
     "never": lambda b, h, q, k: (k < 10) & (k > q + 200),
     "chosen": lambda b, h, q, k: np.where(k < 48, q, 10) >= k,
     "cancelled": lambda b, h, q, k: (0 * abs(k)) * k >= q - 20,
+    "of two integer types": lambda b, h, q, k: np.maximum(-IDS[q], IDS[k]) < np.where(q < 64, 3, IDS[q] + 1),
     "all": lambda b, h, q, k: True,
     "none": lambda b, h, q, k: False,
 }

@@ -14,8 +14,8 @@ from attngen.backends.cuda.ptx.rounding import MODES, flush, from_bf16, fused, n
 from attngen.backends.cuda.ptx.syntax import Immediate
 from attngen.backends.cuda.ptx.types import TYPES, Array, Type
 
-PACKED = {"f16x2": TYPES["f16"], "bf16x2": TYPES["bf16"]}
-FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f64")
+PACKED = {"f16x2": TYPES["f16"], "bf16x2": TYPES["bf16"], "f32x2": TYPES["f32"]}
+FLOATS = ("f16", "bf16", "f16x2", "bf16x2", "f32", "f32x2", "f64")
 
 Function = Callable[..., Array]
 """From arrays of an element type to an array of that type; bf16 arrays are uint16."""
@@ -27,7 +27,7 @@ def is_float(d: Decoder) -> bool:
 
 def elementwise(d: Decoder, t: Type, operands: int, f: Callable[[Type], Function]) -> Effect:
     """An effect `d = f(a, b, …)`; f is told the element type. Packed types work on both halves; ftz and sat are read here."""
-    ftz, sat = d.modifiers.flag("ftz") and t.name == "f32", d.modifiers.flag("sat")
+    ftz, sat = d.modifiers.flag("ftz") and PACKED.get(t.name, t).name == "f32", d.modifiers.flag("sat")
     relu = d.modifiers.flag("relu")
     element = PACKED.get(t.name, t)
     inputs = [elements(d, n, t) for n in range(1, operands + 1)]
@@ -42,7 +42,7 @@ def elementwise(d: Decoder, t: Type, operands: int, f: Callable[[Type], Function
             result = limited(result, element, 0.0, 1.0)
         if relu:
             result = limited(result, element, 0.0, np.inf)
-        store(result if element is t else np.ascontiguousarray(result).reshape(-1).view(np.uint32))
+        store(result if element is t else np.ascontiguousarray(result).reshape(-1).view(t.numpy))
 
     return effect
 
@@ -90,7 +90,7 @@ def binary(d: Decoder) -> Effect:
 def fma(d: Decoder) -> Effect:
     """`fma`, and `mad` on floats, which is the same."""
     t, mode = d.modifiers.type(), d.modifiers.choice(*MODES) or "rn"
-    if t.name == "f32" and mode == "rn":
+    if t.name in ("f32", "f32x2") and mode == "rn":
         return elementwise(d, t, 3, lambda element: fused)
 
     def exact(element: Type) -> Function:
@@ -156,7 +156,7 @@ def function(d: Decoder) -> Effect:
 def sign(d: Decoder) -> Effect:
     """`neg` and `abs`: only the sign bit changes, of a NaN too."""
     t = d.modifiers.type()
-    bit = {16: 0x8000, 32: 0x80000000, 64: 1 << 63}[PACKED.get(t.name, t).bits]
+    bit = 1 << (PACKED.get(t.name, t).bits - 1)
 
     def f(element: Type) -> Function:
         raw = np.dtype(f"u{element.bytes}")

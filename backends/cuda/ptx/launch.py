@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,6 @@ class Run:
     entry: str
     instructions: int
     blocks: int
-    warnings: tuple[str, ...] = field(default=())
 
 
 def run(
@@ -54,6 +53,7 @@ def run(
     shared_bytes: int = 0,
     checks: bool = True,
     file: str = "<ptx>",
+    limit: int | None = None,
 ) -> Run:
     """Run an entry of a PTX module.
 
@@ -61,7 +61,7 @@ def run(
     arrays stand for their address in global memory and are written in place, so they must be contiguous; a `TensorMap` fills
     a parameter of 128 bytes, or gives its address to one of 8. shared_bytes: dynamic shared memory. checks: look for races,
     unwritten shared memory and unfinished asynchronous copies as well; bounds, alignment, divergence and deadlock are always
-    looked for.
+    looked for. file: the name that errors use. limit: instructions, counted as in `Run`, after which to give up.
     Raises PtxError for text that cannot be read, Unsupported for what the interpreter does not know, Defect for a finding.
     """
     program = link(parse(ptx, file), entry)
@@ -90,7 +90,7 @@ def run(
         layout = Layout(extent, threads, range(first, min(first + batch, count)))
         machine = build(program, layout, shared, params, heap, data, addresses, checks)
         decoded = [decode(machine, j) for j in range(len(program.code))]
-        machine.run([x.effect for x in decoded], [x.control for x in decoded])
+        machine.run([x.effect for x in decoded], [x.control for x in decoded], None if limit is None else limit - executed)
         executed += machine.executed
     for array, address in arrays:
         start = address - heap.buffers[0].address

@@ -89,8 +89,8 @@ class Machine:
             lane = warp * WARP + int(np.flatnonzero(rows[warp] != exists[warp])[0])
             raise self.layout.defect("divergence", f"{what}, and this one does not", i, lane)
 
-    def run(self, effects: list[Callable[[], None]], control: list[bool]) -> None:
-        """Until every thread has ended; a `Defect` if none can go on."""
+    def run(self, effects: list[Callable[[], None]], control: list[bool], limit: int | None = None) -> None:
+        """Until every thread has ended; a `Defect` if none can go on, or if they do not end within `limit` instructions."""
         leaders = set(self.program.labels.values()) | {j + 1 for j, c in enumerate(control) if c}
         end, turn, waited = len(effects), -1, 0
         with np.errstate(all="ignore"):
@@ -121,6 +121,9 @@ class Machine:
                     if at in leaders or at >= end:
                         break
                 self.executed += at - first
+                if limit is not None and self.executed > limit:
+                    why = "the program has not ended within the limit of instructions"
+                    raise self.layout.defect("deadlock", why, self.program.code[at - 1], int(self.lanes[0]))
                 if not control[at - 1]:
                     self.pc[chosen] = at
 

@@ -62,7 +62,7 @@ class Global:
         """The buffer at or before an address, in words."""
         before = [b for b in self.buffers if b.address <= address]
         if not before or address - before[-1].address > before[-1].size + (1 << 30):
-            return "which is in no buffer"
+            return "in no buffer"
         b = before[-1]
         return f"{address - b.address} bytes after the start of {b.name}, which has {b.size}"
 
@@ -100,8 +100,8 @@ class Space:
             bad = (address < 0) | (address + width > self.size)
         if bad.any():
             j = int(np.flatnonzero(bad)[0])
-            where = self.buffers.nearest(int(address[j])) if self.buffers else f"whose size is {self.size} bytes"
-            why = f"{width} bytes of {self.name} memory outside what is there: {where}"
+            where = self.buffers.nearest(int(address[j])) if self.buffers else f"beyond the {self.size} bytes that there are"
+            why = f"{width} bytes of {self.name} memory, {where}"
             raise layout.defect("bounds", why, i, lanes[j], int(address[j]))
         return address - self.base + self.origin[lanes]
 

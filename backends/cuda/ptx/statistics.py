@@ -30,7 +30,7 @@ CLASSES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Class, and the beginnings of the names that belong to it; the first that fits counts."""
 
-FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+FLOATS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 MEMORY = ("global", "shared", "local", "param", "const")
 
 

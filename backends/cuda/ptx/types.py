@@ -44,7 +44,8 @@ def _fundamental() -> dict[str, Type]:
     for n in (16, 32, 64):
         found[f"f{n}"] = Type(f"f{n}", "f", n, np.dtype(f"f{n // 8}"))
     found["bf16"] = Type("bf16", "bf", 16, UNSIGNED[16])
-    # Packed pairs are handled as the 32 bits that hold them.
+    # Packed pairs are handled as the bits that hold them.
+    found["f32x2"] = Type("f32x2", "b", 64, UNSIGNED[64])
     found["f16x2"] = Type("f16x2", "b", 32, UNSIGNED[32])
     found["bf16x2"] = Type("bf16x2", "b", 32, UNSIGNED[32])
     return found

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attngen.backends.cuda import ptx
-from tests.cuda.ptx.kernels import run
+from tests.cuda.ptx.kernels import entry, run
 
 
 @dataclass(frozen=True)
@@ -272,9 +272,12 @@ def test_races_are_found_whatever_the_order() -> None:
     attempt(body, 32)
 
 
-def test_checks_can_be_left_away() -> None:
-    from tests.cuda.ptx.kernels import entry
+def test_endless_loops_meet_the_limit() -> None:
+    with pytest.raises(ptx.Defect, match="has not ended within the limit"):
+        ptx.run(entry("L: bra L;"), None, 1, 32, [np.zeros(1)], limit=1000)
 
+
+def test_checks_can_be_left_away() -> None:
     text = entry(
         ".shared .align 4 .b8 sh[128]; mov.u32 %r1, %tid.x; shl.b32 %r1, %r1, 2; mov.u32 %r2, sh; "
         "add.u32 %r1, %r1, %r2; ld.shared.u32 %r3, [%r1];"

@@ -174,6 +174,14 @@ def test_packed_halves_are_two_numbers() -> None:
     np.testing.assert_array_equal(constant, a * low)
 
 
+def test_packed_single_precision() -> None:
+    a, b, c = (np.ascontiguousarray(x[:256]) for x in numbers("f32"))
+    pairs = [x.view(np.uint64) for x in (a, b, c)]
+    out = apply("fma.rn.f32x2 %x, %a, %b, %c;", pairs, np.zeros(128, np.uint64)).view(np.float32)
+    np.testing.assert_array_equal(out, apply("fma.rn.f32 %x, %a, %b, %c;", [a, b, c], np.zeros(256, np.float32)))
+    np.testing.assert_array_equal(apply("mul.f32x2 %x, %a, %b;", pairs[:2], np.zeros(128, np.uint64)).view(np.float32), a * b)
+
+
 def test_flush_to_zero_and_saturation() -> None:
     tiny = np.array([2.0**-140, -(2.0**-140), 2.0**-126, 0.3, 2.0, -1.0, np.nan], np.float32)
     kept = apply("add.f32 %x, %a, 0f00000000;", [tiny], np.zeros_like(tiny))

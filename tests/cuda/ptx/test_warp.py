@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cuda.ptx.kernels import run
+from attngen.backends.cuda import ptx
+from tests.cuda.ptx.kernels import entry, run
 
 OWN = "mad.wide.u32 %d1, %r0, 4, %d0;"
 SAVE = "st.global.u32 [%d1], %r1;"
@@ -81,9 +82,6 @@ def test_jump_tables_and_early_exits() -> None:
 
 
 def test_coordinates_of_threads_and_blocks() -> None:
-    import attngen.backends.cuda.ptx as ptx
-    from tests.cuda.ptx.kernels import entry
-
     body = """ld.param.u64 %d0, [out];
     mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ctaid.y; mov.u32 %r5, %ntid.x;
     mov.u32 %r6, %nctaid.x;
