@@ -17,7 +17,7 @@ from rich.console import Console
 import attngen
 from attngen.cli.files import write_arrays
 from attngen.cli.job import DEFAULT_SHAPE, Job, attention_from, attention_job, ir_job, program_job
-from attngen.cli.tables import fields
+from attngen.cli.tables import fields, paragraph
 from attngen.ir.diagnostics import Error
 from attngen.ir.func import Func
 from attngen.ir.passes import PIPELINE
@@ -214,7 +214,7 @@ def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: 
         rows.append(("written", out))
     click.echo(fields(rows))
     if remarks:
-        click.echo("\n".join(f"remark: {r}" for r in kernel.remarks))
+        click.echo("\n".join(paragraph(f"remark: {r}") for r in kernel.remarks))
     if not passed:
         kept = "" if out is None else f"; {out} was not written"
         click.echo(f"error: the output is wrong{kept}. Find the pass with --run-each", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
 from io import StringIO
 
@@ -39,6 +40,11 @@ def render(made: Table, rows: Iterable[Sequence[str]]) -> str:
     console.print(made)
     text = console.file.getvalue() if isinstance(console.file, StringIO) else ""
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+
+
+def paragraph(text: str) -> str:
+    """One text, further lines indented."""
+    return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def escape(text: str) -> str:

@@ -18,11 +18,11 @@ from attngen.ir.types import Axis, ElementType, RangeType, TensorType, scalar
 
 
 @register_pass("form-chains")
-def form_chains(func: Func, *, opt: int = 3) -> Func:
+def form_chains(func: Func) -> Func:
     """Gather the elementwise ops of a block that share a space into chains.
 
     before: %a = nd.sub %s, %m ; %p = nd.exp2 %a
-    after:  %p = cpu.map %s, %m { (%0, %1) %2 = nd.sub %0, %1 ; %3 = nd.exp2 %2 ; yield %3 }
+    after:  %p = cpu.map %s, %m body (%0, %1) { %2 = nd.sub %0, %1 ; %3 = nd.exp2 %2 ; loop.yield %3 }
 
     A value used by its chain alone is never stored. A chain never spans an op that reads one of its values and feeds another.
     What stands outside of all loops moves into those that use it.
@@ -68,8 +68,9 @@ def chain_block(block: Block, env: dict[Value, Value], quick: Recomputed) -> Blo
     """
     env = dict(env)
     ops: list[Op] = []
-    direct = set(block.yields).union(*(op.operands for op in block.ops if not chained(op) and not counted(op)))
-    direct -= {value for op in block.ops for value in numbered(op) if isinstance(value.op, Constant)}
+    read = (value for op in block.ops if not chained(op) and not counted(op) for value in op.operands)
+    known = {value for op in block.ops for value in numbered(op) if isinstance(value.op, Constant)}
+    direct = [value for value in dict.fromkeys((*block.yields, *read)) if value not in known]
     around = [x.op for x in direct if x in quick and x.op and x.op not in block.ops and x not in env]
     inside = [op for op in (*around, *block.ops) if not chained(op) or op.result not in quick or op.result in direct]
 

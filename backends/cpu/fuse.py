@@ -22,8 +22,8 @@ from attngen.ir.types import Axis, bound, scalar
 def fuse_nests(func: Func) -> Func:
     """Run chains on the sums of a contraction while they are in registers, and reductions on the results of chains.
 
-    before: %s = nd.contract %k, %q over [d] ; %t = cpu.map %s { nd.mul … } ; %m = nd.reduce %t kind max over [j]
-    after:  %t, %m = cpu.product [], %k, %q, none over [d] kinds [max] down [j] { nd.mul … }
+    before: %s = nd.contract %k, %q over [d] ; %t = cpu.map %s body … { nd.mul … } ; %m = nd.reduce %t kind max over [j]
+    after:  %t, %m = cpu.product [], %k, %q, none kinds [max] down [j] over [d] body … { nd.mul … }
 
     Runs after `choose-layouts`: only what lies in memory in the same order shares a nest, and a reduction must run across the
     vectors, not along them.

@@ -118,6 +118,17 @@ def greater(context: Any, builder: Any, values: Sequence[Any]) -> Any:
     return builder.select(builder.icmp_signed(">", *values), *values)
 
 
+@cache
+def as_written() -> Any:
+    """Numba's keeper of LLVM modules, without passes of LLVM over what it gets: loops that call kernels gain nothing, and
+    LLVM's library does not free what such passes use."""
+
+    def leave(self: Any, module: Any) -> None:
+        module.data_layout = self.codegen._data_layout
+
+    return type("AsWritten", (numba("core.codegen").JITCodeLibrary,), {"_optimize_functions": leave})
+
+
 def symbol(name: str) -> str:
     return f"attngen.{name}"
 
@@ -142,9 +153,9 @@ def loops_text(program: Program) -> Loops:
         target.target_context.refresh()
         target.typing_context.refresh()
         signature = [types.int64] * len(program.arguments)
-        made = compiler.compile_extra(
-            target.typing_context, target.target_context, scope[program.name], signature, types.void, flags, {}
-        )
+        contexts = target.typing_context, target.target_context
+        library = as_written()(target.target_context.codegen(), program.name)
+        made = compiler.compile_extra(*contexts, scope[program.name], signature, types.void, flags, {}, library)
         return Loops(made.library.get_llvm_str(), made.fndesc.mangled_name)
 
 
@@ -171,8 +182,7 @@ def kernels_text(program: Program, loops: Loops, entry: str) -> str:
 def linked(program: Program, loops: Loops, entry: str) -> tuple[Any, Any]:
     """LLVM's module for the target, and its code generator.
 
-    None of LLVM's passes over modules runs: Numba has simplified its loops, and the kernels are written as they should be, so
-    they gain nothing measurable, take a third of the time, and LLVM's library does not free what they use."""
+    None of LLVM's passes over modules runs either: the kernels are written as they should be."""
     start_llvm()
     machine = program.target.machine()
     # A context of its own, which is freed with the module.

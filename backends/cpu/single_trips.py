@@ -58,7 +58,7 @@ class Inlining:
 
     def whole(self, op: Op) -> Op:
         """The op on the whole of axes whose ranges are gone."""
-        gone = self.gone.intersection(op.operands)
+        gone = [value for value in op.operands if value in self.gone]
         if not gone:
             return op
         axes = tuple((value.range.axis, value.range.extent) for value in gone)

@@ -41,6 +41,7 @@ class Split:
         n = len(parallel.axes)
         self.ranges, self.outs = parallel.body.args[:n], parallel.body.args[n:]
         self.extents: Mapping[str, Extent] = dict(zip(parallel.axes, parallel.extents, strict=True))
+        self.axes, self.steps = parallel.axes, parallel.steps
 
     def run(self) -> tuple[Value, ...] | None:
         found = [op for op in self.parallel.body.ops if isinstance(op, For)]
@@ -51,9 +52,10 @@ class Split:
             remark(f"the loop over {found[0].axis} is not split: {why}", found[0].loc)
             return None
         (loop,) = found
-        parts = min(self.into, trips(loop.extent, loop.step))
+        each = -(-trips(loop.extent, loop.step) // self.into)
+        parts = -(-trips(loop.extent, loop.step) // each)  # none of them empty at the largest extent
         with at(loop.loc):
-            whole = self.merged(loop, self.parts(loop, parts), parts)
+            whole = self.merged(loop, self.parts(loop, parts, each * loop.step), parts)
         remark(f"{parts} parts of the loop over {loop.axis} run side by side; a second nest merges them", loop.loc)
         yields = substitute(self.parallel.body.yields, dict(zip(loop.results, whole, strict=True)))
         body = clone(unplaced(self.parallel.body.args, yields))
@@ -66,20 +68,16 @@ class Split:
             return "it does not say how two of its results merge"
         if trips(loops[0].extent, loops[0].step) == 1:
             return "it runs once"
-        cut = [axis for axis, extent, step in zip(*self.cuts(), strict=True) if trips(extent, step) > 1]
+        cut = [axis for (axis, extent), step in zip(self.extents.items(), self.steps, strict=True) if trips(extent, step) > 1]
         lacking = {axis for axis in cut for v in loops[0].results if axis not in v.names}
         return f"it carries values without {', '.join(sorted(lacking))}" if lacking else ""
 
-    def cuts(self) -> tuple[tuple[str, ...], tuple[Extent, ...], tuple[int, ...]]:
-        return self.parallel.axes, self.parallel.extents, self.parallel.steps
-
-    def parts(self, loop: For, parts: int) -> tuple[Value, ...]:
+    def parts(self, loop: For, parts: int, length: int) -> tuple[Value, ...]:
         """The nest that runs the parts: for each carried value a tensor with one more axis."""
-        axis = f"{loop.axis}_part"
-        part = argument(RangeType(axis, tile_extent(parts, 1)), axis)
-        chunk = constant(-(-trips(loop.extent, loop.step) // parts) * loop.step, INDEX)
-        first = mul(Bound(range=part, end="first").result, chunk)
-        end = add(first, chunk)
+        part = part_of(loop, parts)
+        axis = part.range.axis
+        first = mul(Bound(range=part, end="first").result, constant(length, INDEX))
+        end = add(first, length)
         limited = dataclasses.replace(
             loop,
             first=first if loop.first is None else maximum(loop.first, first),
@@ -94,9 +92,9 @@ class Split:
             outs.append(argument(TensorType(((axis, parts), *axes), v.element), v.hint))
             tile = expand(v, (part,), ())
             yields.append(Store(value=tile, target=outs[-1], ranges=(*self.along(v), part)).result)
-        axes, extents, steps = self.cuts()
         body = clone(unplaced((*self.ranges, part, *outs), tuple(yields)))
-        return Parallel(axes=(*axes, axis), extents=(*extents, parts), steps=(*steps, 1), body=body).results
+        axes, extents, steps = (*self.axes, axis), (*self.extents.values(), parts), (*self.steps, 1)
+        return Parallel(axes=axes, extents=extents, steps=steps, body=body).results
 
     def along(self, v: Value) -> tuple[Value, ...]:
         """The ranges along the axes that a tile has."""
@@ -105,8 +103,8 @@ class Split:
     def merged(self, loop: For, stored: tuple[Value, ...], parts: int) -> tuple[Value, ...]:
         """The loop over the parts that merges them, in the nest that had the loop."""
         assert loop.merge is not None
-        axis = f"{loop.axis}_part"
-        part = argument(RangeType(axis, tile_extent(parts, 1)), axis)
+        part = part_of(loop, parts)
+        axis = part.range.axis
         carried = tuple(argument(v.type, v.hint) for v in loop.results)
         loaded = [
             Reduce(value=Load(source=x, ranges=(*self.along(v), part)).result, kind="max", over=(axis,), acc=v.element).result
@@ -115,3 +113,9 @@ class Split:
         yields = substitute(loop.merge.yields, dict(zip(loop.merge.args, (*carried, *loaded), strict=True)))
         body = unplaced((part, *carried), yields)
         return For(inits=loop.inits, axis=axis, extent=parts, step=1, body=body).results
+
+
+def part_of(loop: For, parts: int) -> Value:
+    """The range of one part, along an axis of them."""
+    axis = f"{loop.axis}_part"
+    return argument(RangeType(axis, tile_extent(parts, 1)), axis)

@@ -90,7 +90,7 @@ class Tiling:
         if not isinstance(y.op, Contract | Reduce):
             remark("a table that is looked up is stored by a nest of its own", loc_of(y))
             return
-        clash = set(y.op.over) & set(self.cut(user))
+        clash = [axis for axis in y.op.over if axis in self.cut(user)]
         why = f"its user's nest cuts {', '.join(clash)}" if clash else "a part of it serves many parts of its user"
         remark(f"{y.op.name} over {', '.join(y.op.over)} is stored by a nest of its own: {why}", y.op.loc)
 

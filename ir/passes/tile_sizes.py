@@ -46,7 +46,7 @@ def choose_steps(func: Func) -> dict[str, int]:
         longest = REDUCED if not masked else MASKED_REDUCED if extents[name] > SHORT else MASKED_REDUCED // 2
         steps[name] = min(longest * rows, LONGEST // (1 + masked), max(extents[name], 1))
     whole = looked_up(func.body.ops)
-    for type in {v.tensor for op in func.body.ops for v in (*op.operands, *op.results)}:
+    for type in dict.fromkeys(v.tensor for op in func.body.ops for v in (*op.operands, *op.results)):
         if not whole & set(type.names):
             fit(type, steps)
     return {n: steps[n] for n in extents if n in steps}

@@ -6,7 +6,8 @@ divergence at warp-wide instructions, and deadlock. `lint` and `statistics` look
 not know it refuses by name (`Unsupported`).
 
 Not modelled: time, caches, the weakness of memory between blocks, bank conflicts, the errors of approximate functions,
-clusters of more than one block. Lanes of a warp that touch the same shared memory are taken to do so in program order.
+clusters of more than one block. Lanes of a warp that touch the same shared memory are taken to do so in program order. How
+it works, and how to add an instruction, is in NOTES.md beside this file.
 
 >>> import numpy as np
 >>> text = '''.version 8.0

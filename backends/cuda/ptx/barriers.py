@@ -163,13 +163,12 @@ def cluster(d: Decoder) -> Taken:
 def fence(d: Decoder) -> Effect:
     """Fences order memory. Only that between the proxies is checked for; see `shadow`."""
     m, proxy = d.machine, False
-    words = set(d.modifiers.left)
-    d.modifiers.drop("cta", "gpu", "sys", "gl", "cluster", "sc", "acq_rel", "acquire", "release", "alias", "mbarrier_init")
+    d.modifiers.drop("cta", "gpu", "sys", "gl", "cluster", "sc", "acq_rel", "acquire", "release", "mbarrier_init")
     if d.modifiers.flag("proxy"):
-        proxy = bool(d.modifiers.choice("async", "async::generic")) and words & {"async.global", "global"} != {"global"}
-        proxy = bool(d.modifiers.choice("async.shared::cta")) or proxy
-        d.modifiers.drop("global", "shared::cta", "shared::cluster", "tensormap::generic", "sync_restrict::shared::cta")
-        d.modifiers.drop("sync_restrict::shared::cluster")
+        only_global = d.modifiers.flag("global")
+        proxy = d.modifiers.flag("async", "async::generic") and not only_global
+        d.modifiers.drop("alias", "shared::cta", "shared::cluster", "tensormap::generic")
+        d.modifiers.drop("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
 
     def effect() -> None:
         if proxy and m.shadow is not None:

@@ -95,6 +95,9 @@ class Decoder:
                 raise Unsupported(f"the instruction {i.opcode} is not known to the interpreter: `{shorten(i.text)}`", i.loc)
         except IndexError:
             raise PtxError(f"{i.name}: operands are missing in `{shorten(i.text)}`", i.loc) from None
+        except KeyError:
+            # A table of forms has no entry for the words that were given.
+            raise self.modifiers.refused("the form") from None
         self.modifiers.end()
         return Decoded(effect, is_control(i))
 

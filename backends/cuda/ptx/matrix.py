@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from attngen.backends.cuda.ptx.accumulators import RESULTS, Accumulators
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, instruction
 from attngen.backends.cuda.ptx.layout import WARP
 from attngen.backends.cuda.ptx.moves import state_space
 from attngen.backends.cuda.ptx.rounding import from_bf16
-from attngen.backends.cuda.ptx.types import B32, F32, TYPES, Array
+from attngen.backends.cuda.ptx.types import B32, Array
 
 PER_REGISTER = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4}
 """How many elements of a or b a register holds."""
@@ -64,45 +65,25 @@ def registers_c(matrix: Array) -> Array:
 @instruction("mma")
 def mma(d: Decoder) -> Effect:
     """`mma.sync.aligned.m16n8kK.row.col.dtype.atype.btype.ctype d, a, b, c`, with f16, bf16, tf32, s8 and u8 as inputs."""
-    words = d.modifiers.take(4)
-    d.modifiers.drop("sync", "aligned")
-    d.modifiers.drop("row", "col", "satfinite")
+    out, first, second, added = d.modifiers.take(4)
+    d.modifiers.drop("sync", "aligned", "row", "col")
+    saturates = d.modifiers.flag("satfinite")
     shape = re.fullmatch(r"m16n8k(\d+)", d.modifiers.take(1)[0])
-    out, first, second, added = words
     integer = first in ("s8", "u8") and second in ("s8", "u8")
-    if not shape or first not in PER_REGISTER or second not in PER_REGISTER or not (first == second or integer) or out != added:
+    if not shape or first not in PER_REGISTER or not (first == second or integer) or saturates and not integer:
         raise d.modifiers.refused("the shape and types")
-    if out not in (("s32",) if integer else ("f32", "f16") if first == "f16" else ("f32",)) or "satfinite" in d.i.modifiers:
+    if out not in RESULTS[first] or out != added:
         raise d.modifiers.refused("the accumulator type")
-    counts = [len(d.parts(n)) for n in range(4)]
-    j = 4 * PER_REGISTER[first] * counts[2]
-    if j != int(shape[1]) or counts[1] != 2 * counts[2] or counts[0] != counts[3] or counts[0] != (2 if out == "f16" else 4):
-        raise d.modifiers.refused("the number of registers")
+    acc, m = Accumulators(d, out, 0, 3, saturates), d.machine
     a, b = d.reads(1, B32), d.reads(2, B32)
-    m = d.machine
-    if out == "f16":
-        half_c, half_d = d.reads(3, B32), d.writes(0, B32)
-
-        def halves() -> None:
-            m.converged(d.i)
-            # Register r holds row g + 8r and two neighbouring columns.
-            raw = np.ascontiguousarray(np.stack(half_c)).view(np.float16).reshape(2, -1, 2).astype(np.float32)
-            c = matrix_c(raw.transpose(0, 2, 1).reshape(4, -1))
-            result = registers_c(np.matmul(matrix_a(first, np.stack(a)), matrix_b(second, np.stack(b))) + c)
-            packed = np.ascontiguousarray(result.reshape(2, 2, -1).transpose(0, 2, 1).astype(np.float16)).view(np.uint32)
-            for r, store in enumerate(half_d):
-                store(packed[r, :, 0])
-
-        return halves
-    t = TYPES["s32"] if integer else F32
-    c, stores = d.reads(3, t), d.writes(0, t)
+    depth = 4 * PER_REGISTER[first] * len(b)
+    if depth != int(shape[1]) or len(a) != 2 * len(b) or acc.elements != 4 or len(acc.sources) != len(acc.stores):
+        raise d.modifiers.refused("the number of registers")
 
     def effect() -> None:
         m.converged(d.i)
         product = np.matmul(matrix_a(first, np.stack(a)), matrix_b(second, np.stack(b)))
-        result = registers_c(product + matrix_c(np.stack(c)))
-        for store, values in zip(stores, result, strict=True):
-            store(values)
+        acc.write(registers_c(product + matrix_c(acc.read())))
 
     return effect
 

@@ -11,6 +11,7 @@ from attngen.backends.cuda.ptx.decode import Decoder, Effect, Taken, control, in
 from attngen.backends.cuda.ptx.mbarriers import Landing
 from attngen.backends.cuda.ptx.memory import WINDOWS
 from attngen.backends.cuda.ptx.moves import state_space
+from attngen.backends.cuda.ptx.syntax import Memory
 from attngen.backends.cuda.ptx.types import B64, PRED, U32, U64, Array
 
 POLLS = 64
@@ -50,7 +51,7 @@ def mbarrier(d: Decoder) -> Effect:
         raise d.modifiers.refused("the form")
     expects = d.modifiers.flag("expect_tx")
     # The result may be left away where the mbarrier is in the cluster.
-    first = 0 if type(d.operand(0)).__name__ == "Memory" else 1
+    first = 0 if isinstance(d.operand(0), Memory) else 1
     store, address = (d.write(0, U64) if first else None), place(d, first)
     extra = d.read(first + 1, U32) if len(d.operands) > first + 1 else np.broadcast_to(np.uint32(1), (n,))
     one = np.broadcast_to(np.uint32(1), (n,))

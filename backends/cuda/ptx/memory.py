@@ -172,11 +172,15 @@ class Memories:
             at = part.locate(self.layout, i, inner, who, width * count)
             if part.name in ("param", "const"):
                 raise self.layout.defect("bounds", f"{part.name} memory cannot be written", i, who[0], int(inner[0]))
-            if part.shadow is not None:
-                part.shadow.write(i, at, width * count, who, strong)
-            cells, first = part.view(values[0].dtype), at // width
-            for j, value in enumerate(values):
-                cells[first + j] = value if chosen is None else value[chosen]
+            clash = None if part.shadow is None else part.shadow.write(i, at, width * count, who, strong)
+            raw = np.dtype(f"u{width}")
+            cells, first = part.view(raw), at // width
+            given = [(value if chosen is None else value[chosen]).view(raw) for value in values]
+            for j, value in enumerate(given):
+                cells[first + j] = value
+            if clash is not None and part.shadow is not None:
+                lost = np.any([cells[first + j] != value for j, value in enumerate(given)], axis=0)
+                part.shadow.check_clash(i, at, width * count, who, clash & lost)
 
 
 def fresh(size: int) -> Array:

@@ -106,16 +106,24 @@ class Shadow:
         self.readers[finished, self.own[warp]] = self.clock(np.array([warp]))[0]
         self.readers[going_on, self.own[warp]] = OPEN
 
-    def write(self, i: Instruction, at: Array, width: int, lanes: Array, strong: bool = False) -> None:
-        """Ordinary writes by lanes."""
+    def write(self, i: Instruction, at: Array, width: int, lanes: Array, strong: bool = False) -> Array | None:
+        """Ordinary writes by lanes. Which of them meet another warp's write in the same instruction; None if none does."""
         piece, warp = self.pieces(at, width, lanes // 32)
         self.check_finished(i, piece, lanes, "overwritten")
         if not strong:
             self.check_overwrite(i, piece, warp, lanes)
         self.set_written(i, piece, self.own[warp], self.clock(warp))
-        if not strong and (self.writer[piece] != self.own[warp]).any():
-            both = self.writer[piece] != self.own[warp]
-            raise self.found("race", "two warps write the same shared memory in this instruction", i, piece, both, lanes)
+        clash = self.writer[piece] != self.own[warp]
+        if strong or not clash.any():
+            return None
+        return np.asarray(np.isin(piece, piece[clash]).reshape(lanes.size, -1).any(axis=1))
+
+    def check_clash(self, i: Instruction, at: Array, width: int, lanes: Array, lost: Array) -> None:
+        """Warps may write the same place at once only if they write the same."""
+        if lost.any():
+            piece, _ = self.pieces(at, width, lanes)
+            why = "two warps write different values to the same shared memory in this instruction"
+            raise self.found("race", why, i, piece, np.repeat(lost, piece.size // lanes.size), lanes)
 
     def update(self, i: Instruction, at: Array, width: int, lanes: Array) -> None:
         """Atomic updates: ordered with ordinary accesses only through barriers, free among themselves."""

@@ -12,7 +12,7 @@ import numpy as np
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, instruction
 from attngen.backends.cuda.ptx.layout import WARP
 from attngen.backends.cuda.ptx.syntax import Pair, Sink
-from attngen.backends.cuda.ptx.types import B32, PRED, U32, Array
+from attngen.backends.cuda.ptx.types import B32, PRED, U32, Array, Type
 
 
 def members(d: Decoder, operand: int) -> Callable[[], Array]:
@@ -146,6 +146,8 @@ def redux(d: Decoder) -> Effect:
     d.modifiers.flag("sync")
     t = d.modifiers.type()
     name = d.modifiers.choice("add", "min", "max", "and", "or", "xor")
+    if t.is_float:
+        return redux_float(d, t, name)
     f = {
         "add": np.add,
         "min": np.minimum,
@@ -162,6 +164,23 @@ def redux(d: Decoder) -> Effect:
         rows = check()
         held = np.where(rows, a.reshape(-1, WARP), np.array(neutral).astype(t.numpy))
         store(np.repeat(f.reduce(held, axis=1).astype(t.numpy), WARP))
+
+    return effect
+
+
+def redux_float(d: Decoder, t: Type, name: str) -> Effect:
+    """`redux.sync.min|max{.abs}{.NaN}.f32`."""
+    absolute, propagate = d.modifiers.flag("abs"), d.modifiers.flag("NaN")
+    if t.bits != 32 or name not in ("min", "max"):
+        raise d.modifiers.refused("the operation")
+    pick = {("min", False): np.fmin, ("min", True): np.minimum, ("max", False): np.fmax, ("max", True): np.maximum}
+    f, neutral = pick[name, propagate], np.float32(np.inf if name == "min" else -np.inf)
+    a, store, check = d.read(1, t), d.write(0, t), members(d, 2)
+
+    def effect() -> None:
+        rows = check()
+        held = np.where(rows, (np.abs(a) if absolute else a).reshape(-1, WARP), neutral)
+        store(np.repeat(f.reduce(held, axis=1), WARP))
 
     return effect
 

@@ -93,7 +93,7 @@ CASES = [
         "race: shared memory is overwritten that another warp read",
         "st.shared.u32 [%r2]",
     ),
-    Case("two writes", EXCHANGE, "[%r2], %r0", "[%r1], %r0", "race: two warps write the same", "st.shared.u32 [%r1]"),
+    Case("two writes", EXCHANGE, "[%r2], %r0", "[%r1], %r0", "race: two warps write different values", "st.shared.u32 [%r1]"),
     Case(
         "unwritten",
         EXCHANGE,

@@ -87,6 +87,19 @@ def test_mma_with_half_accumulators() -> None:
     np.testing.assert_array_equal(matrix_c(result), (a.astype(float) @ b + matrix_c(c)).astype(np.float16))
 
 
+def test_integer_products_saturate_only_if_told() -> None:
+    a, b = np.full((16, 32), 127, np.int8), np.full((32, 8), 127, np.int8)
+    for word, expected in (("", np.int64(2**31 - 9 + 32 * 127 * 127).astype(np.int32)), (".satfinite", 2**31 - 1)):
+        result = np.zeros((32, 4), np.int32)
+        body = f"""{load("a", 4, 10)} {load("b", 2, 20)} mov.b32 %r30, 2147483639; mov.b32 %r31, %r30; mov.b32 %r32, %r30;
+        mov.b32 %r33, %r30; mma.sync.aligned.m16n8k32.row.col{word}.s32.s8.s8.s32
+        {names(30, 4)}, {names(10, 4)}, {names(20, 2)}, {names(30, 4)};
+        mad.wide.u32 %d1, %r0, 16, %d0; st.global.v4.b32 [%d1], {names(30, 4)};"""
+        ra, rb = (np.ascontiguousarray(f(x, 4)).view(np.uint32)[..., 0] for f, x in ((fragment_a, a), (fragment_b, b)))
+        run(body, result, a=ra, b=rb)
+        assert (result == expected).all()
+
+
 def test_tf32_ignores_the_low_bits() -> None:
     a, b = np.full((16, 8), 1 + 2.0**-13, np.float32), np.ones((8, 8), np.float32)
     result = np.zeros((32, 4), np.float32)

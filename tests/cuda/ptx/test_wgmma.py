@@ -59,7 +59,7 @@ bar.sync 0;
 mad.wide.u32 %d6, %r0, {row}, %d3; {load} {fragment}
 mov.u64 %da, {da}; mov.u64 %db, {db}; setp.ne.u32 %p2, 1, {fresh};
 wgmma.fence.sync.aligned;
-wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{element}.{element} {registers}, {a}, %db, %p2, {constants};
+wgmma.mma_async.sync.aligned.m64n{n}k{k}.{result}.{element}.{element} {registers}, {a}, %db, %p2{constants};
 wgmma.commit_group.sync.aligned;
 wgmma.wait_group.sync.aligned 0;
 mad.wide.u32 %d7, %r0, {row}, %d0; {store}
@@ -69,17 +69,25 @@ ret;
 
 
 def program(
-    n: int, element: str, da: int, db: int, turned: tuple[int, ...], fragment: bool = False, fresh: bool = False
+    n: int,
+    element: str,
+    da: int,
+    db: int,
+    turned: tuple[int, ...],
+    fragment: bool = False,
+    fresh: bool = False,
+    out: str = "f32",
 ) -> str:
-    depth = 8 if element == "tf32" else 16
-    registers = "{" + ", ".join(f"%x{i}" for i in range(n // 2)) + "}"
+    depth = {"tf32": 8, "s8": 32}.get(element, 16)
+    held = n // 4 if out == "f16" else n // 2
+    registers = "{" + ", ".join(f"%x{i}" for i in range(held)) + "}"
     take = "mad.wide.u32 %d8, %r0, 16, %d1; ld.global.v4.u32 {%a0, %a1, %a2, %a3}, [%d8];" if fragment else ""
-    constants = ", ".join(map(str, (1, 1, *turned)))
-    load = " ".join(f"ld.global.u32 %x{i}, [%d6+{4 * i}];" for i in range(n // 2))
-    store = " ".join(f"st.global.u32 [%d7+{4 * i}], %x{i};" for i in range(n // 2))
+    constants = "" if element == "s8" else ", " + ", ".join(map(str, (1, 1, *turned)))
+    load = " ".join(f"ld.global.u32 %x{i}, [%d6+{4 * i}];" for i in range(held))
+    store = " ".join(f"st.global.u32 [%d7+{4 * i}], %x{i};" for i in range(held))
     a = "{%a0, %a1, %a2, %a3}" if fragment else "%da"
-    given = {"row": 2 * n, "load": load, "fragment": take, "da": da, "db": db, "fresh": int(fresh), "n": n, "k": depth}
-    return HEAD + BODY.format(**given, element=element, registers=registers, a=a, constants=constants, store=store)
+    given = {"row": 4 * held, "load": load, "fragment": take, "da": da, "db": db, "fresh": int(fresh), "n": n, "k": depth}
+    return HEAD + BODY.format(**given, element=element, result=out, registers=registers, a=a, constants=constants, store=store)
 
 
 def accumulators(matrix: np.ndarray) -> np.ndarray:
@@ -91,17 +99,23 @@ def accumulators(matrix: np.ndarray) -> np.ndarray:
     return out
 
 
-def multiply(n: int, element: str, spans: tuple[int, int], turned: tuple[bool, bool], fresh: bool = False) -> None:
+def multiply(
+    n: int, element: str, spans: tuple[int, int], turned: tuple[bool, bool], fresh: bool = False, result: str = "f32"
+) -> None:
     generate = np.random.default_rng(n)
-    depth = 8 if element == "tf32" else 16
+    depth = {"tf32": 8, "s8": 32}.get(element, 16)
     a, b = (generate.integers(-8, 8, (rows, depth)).astype(np.float32) for rows in (64, n))
-    raw = (a, b) if element == "tf32" else tuple(encode(x, element) for x in (a, b))
+    if element in ("tf32", "s8"):
+        raw = tuple(x.astype(np.int8 if element == "s8" else np.float32) for x in (a, b))
+    else:
+        raw = tuple(encode(x, element) for x in (a, b))
     (image_a, la, sa), (image_b, lb, sb) = (placed(x, s, t) for x, s, t in zip(raw, spans, turned, strict=True))
     da, db = descriptor(0, la, sa, spans[0]), descriptor(65536, lb, sb, spans[1])
+    dtype = {"f32": np.float32, "s32": np.int32, "f16": np.float16}[result]
     c = generate.integers(-8, 8, (64, n)).astype(np.float32)
-    out = np.zeros((128, n // 2), np.float32)
-    text = program(n, element, da, db, () if element == "tf32" else tuple(map(int, turned)), fresh=fresh)
-    ptx.run(text, "f", 1, 128, [out, image_a, image_b, accumulators(c)], 131072)
+    out = np.zeros((128, n // 2), dtype)
+    text = program(n, element, da, db, () if element == "tf32" else tuple(map(int, turned)), fresh=fresh, out=result)
+    ptx.run(text, "f", 1, 128, [out, image_a, image_b, accumulators(c).astype(dtype)], 131072)
     np.testing.assert_array_equal(out, accumulators(a @ b.T + (0 if fresh else c)))
 
 
@@ -117,6 +131,11 @@ def test_swizzling_modes_both_ways_round(span: int, turned: tuple[bool, bool]) -
 )
 def test_extents_and_elements(n: int, element: str, spans: tuple[int, int]) -> None:
     multiply(n, element, spans, (False, False), fresh=n == 8)
+
+
+@pytest.mark.parametrize(("element", "result"), [("s8", "s32"), ("f16", "f16")])
+def test_other_accumulators(element: str, result: str) -> None:
+    multiply(40, element, (32, 128) if element == "f16" else (32, 32), (False, False), result=result)
 
 
 def clean() -> tuple[str, list[np.ndarray]]:
@@ -152,6 +171,7 @@ DEFECTS = [
     ("wgmma.commit", "mov.b32 %a2, 0;\nwgmma.commit", "async: wgmma still uses register %a2"),
     ("wgmma.commit", "st.shared.u32 [%r1+65536], 0;\nwgmma.commit", "async: .* an asynchronous instruction reads"),
     ("fence.proxy.async;\n", "", "race: the async proxy reads .* no fence.proxy.async"),
+    ("fence.proxy.async;", "fence.proxy.async.global;", "race: the async proxy reads"),
     ("bar.sync 0;\n", "", "race: shared memory is read that another warp wrote"),
     ("COPY: mad", "add.u32 %r2, %r2, 128;\nCOPY: mad", "unwritten"),
     ("wgmma.mma_async", "setp.gt.u32 %p1, %r0, 40;\n@%p1 wgmma.mma_async", "divergence"),
