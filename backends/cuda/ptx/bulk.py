@@ -70,21 +70,21 @@ def copy(d: Decoder) -> Effect:
             addresses, inside, size, mode = source(lane)
             at = placed(d, lane, int(starts[lane]), addresses.size * size, mode)
             key = (int(m.owner[lane]), int(objects[lane]))
-            phase = m.mbarriers.find(d.i, key, np.array([lane])).phase
+            clock = m.mbarriers.find(d.i, key, np.array([lane])).clock + 1
             data = np.zeros((addresses.size, size), np.uint8)
             data[inside] = m.memories.spaces["global"].data[reached(d, addresses[inside], lane, size)]
-            receive(d, lane, at, data.reshape(-1, 16), key, phase)
+            receive(d, lane, at, data.reshape(-1, 16), key, clock)
 
     return effect
 
 
-def receive(d: Decoder, lane: int, at: Array, data: Array, key: tuple[int, int], phase: int) -> None:
+def receive(d: Decoder, lane: int, at: Array, data: Array, key: tuple[int, int], clock: int) -> None:
     """Queue data, chunks of 16 bytes, that lands at offsets `at` of shared memory when the mbarrier is waited for."""
     m = d.machine
     space, who = m.memories.spaces["shared"], np.full(at.size, lane)
     if m.shadow is not None:
         column = np.full(at.size, m.shadow.column(*key))
-        m.shadow.start_copy(d.i, at, 16, who, BULK, column, np.full(at.size, phase + 1))
+        m.shadow.start_copy(d.i, at, 16, who, BULK, column, np.full(at.size, clock))
     where = at[:, None] + np.arange(16)
     space.data[where] = 0xCB
 

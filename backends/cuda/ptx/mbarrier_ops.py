@@ -8,7 +8,7 @@ import numpy as np
 
 from attngen.backends.cuda.ptx.copies import Copy
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, Taken, control, instruction
-from attngen.backends.cuda.ptx.mbarriers import Landing
+from attngen.backends.cuda.ptx.mbarriers import Key, Landing
 from attngen.backends.cuda.ptx.memory import WINDOWS
 from attngen.backends.cuda.ptx.moves import state_space
 from attngen.backends.cuda.ptx.syntax import Memory
@@ -123,17 +123,17 @@ def arrive_after_copies(d: Decoder) -> Effect:
             if m.shadow is not None:
                 column = m.shadow.column(*key)
                 for copy in copies:
-                    m.shadow.follow(copy.at, copy.data.shape[1], column, b.phase + 1)
-            m.mbarriers.queue.append(Landing(key, landing(d, copies, mask, where)))
+                    m.shadow.follow(copy.at, copy.data.shape[1], column, b.clock + 1)
+            m.mbarriers.queue.append(Landing(key, landing(d, copies, key, group)))
 
     return effect
 
 
-def landing(d: Decoder, copies: list[Copy], lanes: Array, where: Array) -> Callable[[], None]:
-    one = np.broadcast_to(np.uint32(1), lanes.shape)
+def landing(d: Decoder, copies: list[Copy], key: Key, lanes: Array) -> Callable[[], None]:
+    known = d.machine.mbarriers.known_to(lanes)
 
     def complete() -> None:
         d.machine.copies.land(copies, by_warp=False)
-        d.machine.mbarriers.arrive(d.i, np.flatnonzero(lanes), where, one)
+        d.machine.mbarriers.arrive_later(d.i, key, lanes.size, int(lanes[0]), known)
 
     return complete

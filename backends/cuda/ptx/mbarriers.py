@@ -28,7 +28,8 @@ MOST = (1 << 20) - 1
 class Mbarrier:
     """count: arrivals of a phase; pending: those still to come; bytes: of copies still to come; phase: phases completed.
 
-    released: what arrivals of this phase knew; known: what a thread knows that has seen the last phase end.
+    released: what arrivals of this phase knew; known: what a thread knows that has seen the last phase end. before: phases
+    of earlier objects at this address, so that clocks never go back.
     """
 
     count: int
@@ -37,6 +38,11 @@ class Mbarrier:
     phase: int = 0
     released: Array | None = None
     known: Array | None = None
+    before: int = 0
+
+    @property
+    def clock(self) -> int:
+        return self.before + self.phase
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,7 @@ class Mbarriers:
         self.objects: dict[Key, Mbarrier] = {}
         self.queue: list[Landing] = []
         self.asked: dict[int, Key] = {}
+        self.past: dict[Key, int] = {}
 
     def groups(self, lanes: Array, address: Array) -> list[tuple[Key, Array]]:
         """Lanes (numbers) by the object they mean."""
@@ -80,14 +87,14 @@ class Mbarriers:
                 raise self.m.layout.defect("mbarrier", f"the count {n} is not within 1 to {MOST}", i, group[0], key[1])
             if self.m.shadow is not None:
                 self.m.shadow.create(i, at, group)
-            self.objects[key] = Mbarrier(n, n)
+            self.objects[key] = Mbarrier(n, n, before=self.past.get(key, 0))
 
     def invalidate(self, i: Instruction, lanes: Array, address: Array) -> None:
         for key, group in self.groups(lanes, address):
             self.find(i, key, group)
             if self.m.shadow is not None:
                 self.m.shadow.use(i, self.offset(i, key, group), group, last=True)
-            del self.objects[key]
+            self.past[key] = self.objects.pop(key).clock
 
     def expect(self, i: Instruction, lanes: Array, address: Array, size: Array) -> None:
         """More bytes are to come in this phase."""
@@ -101,13 +108,26 @@ class Mbarriers:
         for key, group in self.groups(lanes, address):
             b = self.find(i, key, group)
             token[group] = b.phase
-            if m.shadow is not None:
-                rows = m.shadow.release(np.unique(group // WARP)).max(axis=1)
-                b.released = rows if b.released is None else joined(b.released, rows)
+            self.note(b, self.known_to(group))
             n = int(count[group].astype(np.int64).sum())
             b.count -= n if drop else 0
             self.subtract(i, key, b, n, int(group[0]))
         return token
+
+    def known_to(self, lanes: Array) -> Array | None:
+        """What the warps of these lanes know now, to hand on; what they do next is not part of it."""
+        shadow = self.m.shadow
+        return None if shadow is None else shadow.release(np.unique(lanes // WARP)).max(axis=1)
+
+    def note(self, b: Mbarrier, rows: Array | None) -> None:
+        if rows is not None:
+            b.released = rows if b.released is None else joined(b.released, rows)
+
+    def arrive_later(self, i: Instruction, key: Key, n: int, lane: int, rows: Array | None) -> None:
+        """Arrivals that copies make when they land, with what was known when they were asked for."""
+        if (b := self.objects.get(key)) is not None:
+            self.note(b, rows)
+            self.subtract(i, key, b, n, lane)
 
     def subtract(self, i: Instruction, key: Key, b: Mbarrier, n: int, lane: int) -> None:
         b.pending -= n
@@ -132,7 +152,7 @@ class Mbarriers:
         if m.shadow is not None:
             column = m.shadow.column(*key)
             row = np.zeros((2, column + 1), np.int32)
-            row[:, column] = b.phase
+            row[:, column] = b.clock
             for more in (b.known, b.released):
                 row = row if more is None else joined(row, more)
             b.known, b.released = row, None

@@ -3,8 +3,8 @@
 Ordering is tracked with vector clocks (happens-before), so that a race is found whatever the order in which the interpreter
 ran the warps. Warps are the units: what lanes of one warp do to each other is taken to follow program order. Besides warps,
 every mbarrier has a clock of its own, that of the asynchronous copies which complete on it, and so has every warpgroup, that
-of its groups of wgmma. Barriers and mbarriers carry
-clocks from one warp to another; other ways of synchronising through shared memory are not understood.
+of its groups of wgmma. Barriers and mbarriers carry clocks from one warp to another; other ways of synchronising through
+shared memory are not understood.
 
 Two clocks are kept for each warp: what it has seen, and what of that a proxy fence has made visible to the async proxy
 (PTX ISA, "Memory Consistency Model", "Proxies").
