@@ -23,7 +23,8 @@ CLOCK, VECTOR_BITS, UNITS, MEMORY = 3.0e9, 256, 2, 10.0e9
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of the final function. depth: how many loops are around it; carried: values it hands from trip to trip."""
+    """A loop of the final function. depth: how many loops are around it; carried: values it hands from trip to trip; limited:
+    whether it runs only the parts between limits that are computed before it."""
 
     kind: str
     axis: str
@@ -31,10 +32,12 @@ class Loop:
     step: int
     carried: int
     depth: int
+    limited: bool = False
 
     def __str__(self) -> str:
         carried = f", carries {self.carried} values" if self.kind == "for" else ""
-        return f"{'  ' * self.depth}{self.kind} {self.axis}: 0 to {self.extent} step {self.step}{carried}"
+        limits = " within limits" if self.limited else ""
+        return f"{'  ' * self.depth}{self.kind} {self.axis}: 0 to {self.extent} step {self.step}{limits}{carried}"
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,7 @@ def loops_of(block: Block, depth: int) -> Iterator[Loop]:
                     yield Loop("parallel", axis, extent, step, 0, inner)
                     inner += 1
             case For():
-                yield Loop("for", op.axis, op.extent, op.step, len(op.inits), inner)
+                yield Loop("for", op.axis, op.extent, op.step, len(op.inits), inner, bool(op.limits))
                 inner += 1
             case _:
                 pass

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from attngen.ir.func import Func
 
 WIDTH = 100
-UNBROKEN = re.compile(r" (?!carry \(|out \(|: \()(?!(?<=, )(?:%|tensor<|range<))")
+UNBROKEN = re.compile(r" (?!\w+ \([%)]|: \()(?!(?<=, )(?:%|tensor<|range<))")
 """A space at which the head of a loop or of a region is not broken."""
 
 

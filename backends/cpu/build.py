@@ -45,26 +45,25 @@ data_address = field_address if field_address(_probe) == interface_address(_prob
 Read = Callable[[np.ndarray], list[int]]
 
 
-def places(layout: Layout, type: TensorType) -> list[tuple[int, tuple[int, ...]]]:
-    """For each of the type's axes its dimension, and the positions there of the axes within it."""
-    found: list[tuple[int, tuple[int, ...]]] = []
-    for name in type.names:
-        index = next(index for index, group in enumerate(layout.groups) if name in group)
-        group = layout.groups[index]
-        found.append((index, tuple(group.index(n) for n in group[group.index(name) + 1 :])))
-    return found
+def places(layout: Layout) -> list[tuple[int, tuple[int, ...]]]:
+    """For each axis, in the layout's order, its dimension, and the positions there of the axes within it."""
+    return [
+        (index, tuple(range(position + 1, len(group))))
+        for index, group in enumerate(layout.groups)
+        for position in range(len(group))
+    ]
 
 
 def expected(layout: Layout, type: TensorType, argument: int, dtype: Any) -> Expected:
     """What an array without runtime extents is."""
     lengths = [[bound(type.extents[n]) for n in group] for group in layout.groups]
-    axes = ((index, math.prod(lengths[index][n] for n in after)) for index, after in places(layout, type))
+    axes = ((index, math.prod(lengths[index][n] for n in after)) for index, after in places(layout))
     return Expected(argument, dtype, tuple(map(math.prod, lengths)), tuple(axes))
 
 
 def reader(layout: Layout, type: TensorType) -> Read:
-    """Reads address and strides in bytes off an array, the strides in the order of the type's axes."""
-    plan, groups = places(layout, type), layout.groups
+    """Reads address and strides in bytes off an array, the strides in the order of the layout's axes."""
+    plan, groups = places(layout), layout.groups
 
     def inner(array: np.ndarray, index: int, after: tuple[int, ...]) -> int:
         """Elements that lie between two neighbours along an axis that shares its dimension with later ones."""

@@ -58,10 +58,10 @@ class Nest(NamedTuple):
 class Program:
     """Generated source and what it calls.
 
-    arguments: for each array its address and the strides of its axes, then runtime extents, then scratch and temporary memory,
-    then flags for each of `lookups` (if there are any), then which nest (if there are several) and the first and the last of
-    its parts, the latter excluded. extents: the axes whose lengths are arguments, and the largest length of each. lookups: for
-    each flag the op that sets it, and which of its coordinates lay outside of the table.
+    arguments: for each array its address and the strides of its axes, as its layout orders them, then runtime extents, then
+    scratch and temporary memory, then flags for each of `lookups` (if there are any), then which nest (if there are several)
+    and the first and the last of its parts, the latter excluded. extents: the axes whose lengths are arguments, and the
+    largest length of each. lookups: for each flag the op that sets it, and which of its coordinates lay outside of the table.
     """
 
     name: str
@@ -134,11 +134,15 @@ class Writer(OpWriter):
                 message = f"@{self.func.name}: output {index} is not written by a loop of its own"
                 raise Unsupported("cpu", message, help="run the pass tile")
         several = len(outs) > 1
-        named = [(p.name, value) for p, value in zip(self.func.params, self.func.args, strict=True)]
-        named += [(f"out{index}" if several else "out", value) for index, value in enumerate(outs)]
-        bases = [self.unique(name) for name, _ in named]
-        for (_, value), base in zip(named, bases, strict=True):
-            strides: dict[str, Size] = {n: self.unique(f"{base}_{n}") for n in value.names}
+        named = [(p.name, p.layout, value) for p, value in zip(self.func.params, self.func.args, strict=True)]
+        named += [
+            (f"out{index}" if several else "out", layout, value)
+            for index, (layout, value) in enumerate(zip(self.func.out_layouts, outs, strict=True))
+        ]
+        bases = [self.unique(name) for name, _, _ in named]
+        for (_, layout, value), base in zip(named, bases, strict=True):
+            # In the layout's order: that of a type's axes may change from pass to pass.
+            strides: dict[str, Size] = {n: self.unique(f"{base}_{n}") for n in layout.names}
             self.arguments += [base, *(s for s in strides.values() if isinstance(s, str))]
             self.operands[value] = Operand(base, strides, value.names, value.element)
         sizes = {n: e for value in (*self.func.args, *made) for n, e in value.tensor.axes if isinstance(e, UpTo)}

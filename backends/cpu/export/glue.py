@@ -144,7 +144,7 @@ def view_rows(x: Interface, axes: Sequence[str]) -> list[str]:
     rows: list[str] = []
     first = 0
     for each in x.all_views:
-        order = [axes.index(n) for n in each.type.names]
+        order = [axes.index(n) for n in each.layout.names]
         rows.append(f"{{{each.array}, {first}, {len(order)}, {{{', '.join(map(str, order or [0]))}}}}}")
         first += len(each.layout.groups)
     return rows

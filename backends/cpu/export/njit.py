@@ -46,7 +46,7 @@ def source(x: Interface) -> str:
     for view in x.views:
         array = x.arrays[view.array]
         values.append(f"{array.name}.ctypes.data")
-        for name in view.type.names:
+        for name in view.layout.names:
             place = next(d for d, group in enumerate(view.layout.groups) if name in group)
             group = view.layout.groups[place]
             values.append(product([f"{array.name}.strides[{place}]", *(known[n] for n in group[group.index(name) + 1 :])]))

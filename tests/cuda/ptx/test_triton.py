@@ -20,7 +20,7 @@ def test_matches_float64(name: str, rows: int, columns: int) -> None:
     assert lse < 1e-5
 
 
-@pytest.mark.parametrize("name", ["attend_sm90_bf16_d128_tma", "attend_sm90_f16_d64_tma_causal"])
+@pytest.mark.parametrize("name", ["attend_sm90_bf16_d128_tma", "attend_sm90_f16_d64_tma_causal", "attend_sm90_bf16_d64_tma_roles"])
 @pytest.mark.parametrize(("rows", "columns"), [(150, 200), (64, 32), (1, 333)])
 def test_tensor_maps_match_float64(name: str, rows: int, columns: int) -> None:
     error, lse = attend(*triton(name), 2, rows, columns)

@@ -57,9 +57,12 @@ def attend(
 @triton.jit
 def attend_tma(
     queries, keys, values, out, lse, rows, columns, scale,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr, SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
-    """The same, but queries, keys and values come through tensor maps of two axes, all heads below each other."""
+    """The same, but queries, keys and values come through tensor maps of two axes, all heads below each other.
+
+    SPECIALIZE: warps of their own for the copies.
+    """
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     head = tl.program_id(1)
     d = tl.arange(0, D)
@@ -68,7 +71,7 @@ def attend_tma(
     largest = tl.full((BM,), float("-inf"), tl.float32)
     total = tl.zeros((BM,), tl.float32)
     end = tl.minimum(columns, (tl.program_id(0) + 1) * BM) if CAUSAL else columns
-    for start in range(0, end, BN):
+    for start in tl.range(0, end, BN, warp_specialize=SPECIALIZE):
         n = start + tl.arange(0, BN)
         inside = n[None, :] < columns
         s = tl.dot(q, keys.load([head * columns + start, 0]).T) * scale
@@ -88,24 +91,35 @@ def attend_tma(
     tl.store(lse + head * rows + m, largest + tl.log2(total), mask=m < rows)
 
 
-def make(capability: int, element: str, D: int, BM: int, BN: int, causal: bool, warps: int, stages: int, maps: bool) -> None:
+def make(
+    capability: int,
+    element: str,
+    D: int,
+    BM: int,
+    BN: int,
+    causal: bool,
+    warps: int,
+    stages: int,
+    maps: bool,
+    roles: bool = False,
+) -> None:
     name = {"f16": "fp16", "bf16": "bf16"}[element]
     kinds = dict.fromkeys(("queries", "keys", "values", "out"), f"*{name}") | {"lse": "*fp32"}
     if maps:
         kinds |= {"queries": f"tensordesc<{name}[{BM}, {D}]>"}
         kinds |= dict.fromkeys(("keys", "values"), f"tensordesc<{name}[{BN}, {D}]>")
     kinds |= {"rows": "i32", "columns": "i32", "scale": "fp32"}
-    constants = {"D": D, "BM": BM, "BN": BN, "CAUSAL": causal}
+    constants = {"D": D, "BM": BM, "BN": BN, "CAUSAL": causal} | ({"SPECIALIZE": roles} if maps else {})
     aligned = {(n,): [["tt.divisibility", 16]] for n in range(3 if maps else 0, 5)}
     source = ASTSource(attend_tma if maps else attend, kinds, constexprs=constants, attrs=aligned)
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, "num_stages": stages})
-    facts = {"maker": f"triton {triton.__version__}", "element": element, **constants, "threads": 32 * warps}
-    facts |= {"shared": made.metadata.shared}
+    facts = {"maker": f"triton {triton.__version__}", "element": element, "D": D, "BM": BM, "BN": BN, "CAUSAL": causal}
+    facts |= {"threads": int(re.findall(r"\.reqntid (\d+)", made.asm["ptx"])[0]), "shared": made.metadata.shared}
     if maps:
         facts["maps"] = [
             {"box": x["block_size"], "swizzle": (0, 32, 64, 128)[x["swizzle"]]} for x in made.metadata.tensordesc_meta
         ]
-    name = f"attend_sm{capability}_{element}_d{D}{'_tma' if maps else ''}{'_causal' if causal else ''}.ptx"
+    name = f"attend_sm{capability}_{element}_d{D}{'_tma' if maps else ''}{'_roles' if roles else ''}{'_causal' if causal else ''}.ptx"
     write(name, facts, made.asm["ptx"])
 
 
@@ -124,6 +138,7 @@ def main() -> None:
         make(capability, element, D=64, BM=64, BN=columns, causal=element == "bf16", warps=4, stages=2, maps=False)
     make(90, "bf16", D=128, BM=128, BN=64, causal=False, warps=8, stages=2, maps=True)
     make(90, "f16", D=64, BM=64, BN=64, causal=True, warps=4, stages=3, maps=True)
+    make(90, "bf16", D=64, BM=64, BN=64, causal=False, warps=4, stages=2, maps=True, roles=True)
 
 
 if __name__ == "__main__":
