@@ -14,7 +14,7 @@ from attngen.arrays import Array, check_array, overlap, overlaps_itself
 from attngen.ir.diagnostics import Error
 from attngen.sdpa import find_kernel
 from attngen.sdpa_inputs import read_extras
-from attngen.sdpa_options import ALIGNMENTS, is_whole, read_call
+from attngen.sdpa_options import ALIGNMENTS, read_call
 from attngen.sdpa_runtime import offset_input
 from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.semantics import refuse_mean
@@ -301,7 +301,7 @@ def read_past(cache_seqlens: Any, cache: Cache, new_len: int, appends: bool) -> 
 
 def whole_numbers(name: str, x: Any) -> Array:
     array = np.asarray(x)
-    if array.dtype.kind not in "iu" and not is_whole(x):
+    if array.dtype.kind not in "iu":
         raise Error(f"{name}: expected whole numbers, got {array.dtype.name}")
     return array.astype(np.int64)
 

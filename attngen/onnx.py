@@ -18,10 +18,11 @@ from attngen.arrays import Array, check_array
 from attngen.ir.diagnostics import Error
 from attngen.ir.types import Layout
 from attngen.lowering import build_kernel
+from attngen.names import kind_of
 from attngen.programs import Program
 from attngen.sdpa import find_kernel
-from attngen.sdpa_inputs import Extra, read_extras
-from attngen.sdpa_options import Options, check_flags, is_whole, read_options
+from attngen.sdpa_inputs import Extra, lengths, read_extras
+from attngen.sdpa_options import Options, check_flags, check_names, is_whole, read_options
 from attngen.sdpa_program import Attention
 from attngen.sdpa_shapes import Shape, check_inputs
 from attngen.specs import array_dtype, input_types, read_dtype, read_input, show_shape
@@ -68,6 +69,13 @@ def attention(
     what does not fit.
     """
     check_flags(is_causal=is_causal)
+    check_names(target=target)
+    for name, mod in (("score_mod", score_mod), ("prob_mod", prob_mod)):
+        if mod is not None and not callable(mod):
+            raise Error(f"{name}: expected a function of an array, got {kind_of(mod)}")
+    for name, side in (("left_window_size", left_window_size), ("right_window_size", right_window_size)):
+        if side is not None and (not is_whole(side) or side < -1):
+            raise Error(f"{name}: expected a whole number of at least 0, or -1 for open, got {side!r}")
     arrays = {"q": q, "k": k, "v": v, "past_key": past_key, "past_value": past_value}
     for name, x in arrays.items():
         if x is not None or name in "qkv":
@@ -162,6 +170,8 @@ class Call:
     def __call__(self, query: Array, key: Array, value: Array) -> tuple[Array, Array | None]:
         check_inputs(query, key, value, "BHSD")
         shape = Shape.of(query, key, "BHSD")
+        if self.given["seqused_k"] is not None:
+            lengths("nonpad_kv_seqlen", self.given["seqused_k"], shape.scores[:1], shape.kv_len)
         extras = read_extras(shape, read_dtype(query.dtype, "q").accumulator, **self.given)
         named = (("query", query), ("key", key), ("value", value))
         if self.score_mod is not None or self.prob_mod is not None:
@@ -194,7 +204,12 @@ class Call:
         program = Program(score, {"query": query, "key": key}, (scores, scores), True, wide)
         scaled, capped = self.run(program, {"query": named["query"], "key": named["key"]})
         capped = self.modified("score_mod", self.score_mod, capped)
-        program = Program(weights, {"capped": scores, **{x.name: x.layout for x in extras}}, (scores, scores), True, wide)
+        # Without an input that has fewer heads, query heads are told apart by dimensions of their own.
+        count, fewer = (named[name].shape[1] for name in ("query", "key"))
+        heads = (count,) if len(many) == 1 else (fewer, count // fewer)
+        capped = capped.reshape(*capped.shape[:1], *heads, *capped.shape[2:])
+        apart = Layout(tuple((axis,) for axis in shape.score_axes))
+        program = Program(weights, {"capped": apart, **{x.name: x.layout for x in extras}}, (scores, scores), True, wide)
         final, weight = self.run(program, {"capped": capped, **{x.name: x.array for x in extras}})
         weight = self.modified("prob_mod", self.prob_mod, weight)
         program = Program(weighed, {"weights": scores, "value": value}, (Layout((batch, many, I, E)),))

@@ -215,7 +215,7 @@ def read_call(given: Mapping[str, Any]) -> Options:
     check_flags(enable_gqa=given["enable_gqa"], deterministic=given["deterministic"])
     dropout_p = given["dropout_p"]
     if not is_number(dropout_p) or dropout_p != 0:
-        raise Error(f"dropout_p: expected 0, got {dropout_p!r}; dropout is for training and is never applied or ignored here")
+        raise Error(f"dropout_p: expected 0, got {dropout_p!r}; it is refused, not ignored: for training only; pass 0.0")
     read_count("num_threads", given["num_threads"])
     check_names(target=given["target"])
     options = read_options(**{name: given[name] for name in READ})

@@ -29,7 +29,8 @@ def packed_rows(
     row_start, for modifications: the number of its sequence, and that one's first row.
     """
     if shape.batch or shape.heads is None:
-        raise Error("cu_seqlens_q: expected packed arrays (total, heads, features), of 3 dimensions")
+        name = "cu_seqlens_k" if cu_seqlens_q is None else "cu_seqlens_q"
+        raise Error(f"{name}: expected packed arrays (total, heads, features), of 3 dimensions")
     starts_q = boundaries("cu_seqlens_q", cu_seqlens_q, shape.q_len, "rows of query")
     starts_k = boundaries("cu_seqlens_k", cu_seqlens_k, shape.kv_len, "rows of key")
     if starts_q.shape != starts_k.shape:

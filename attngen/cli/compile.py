@@ -27,7 +27,7 @@ from attngen.specs import DTYPES
 )
 @click.option("--name", default="", help="Of the function in C; the program's name if not given.")
 @click.option("--cc", default="", metavar="COMMAND", help="C compiler that links a .so, with its flags.")
-@click.option("--pass-pipeline", metavar="TEXT", help="Passes in place of the common ones.")
+@click.option("-p", "--pass-pipeline", metavar="TEXT", help="Passes in place of the common ones.")
 @click.option("--tile", "tiles", multiple=True, metavar="AXIS=N", help="Length of the parts of an axis, such as i=64.")
 def command(
     what: str | None,

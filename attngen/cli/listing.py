@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Callable
 
 import click
 
 from attngen.cli.backends import loaded_backends
-from attngen.cli.tables import table
+from attngen.cli.tables import paragraph, table
 from attngen.ir import attn, elementwise, loop, nd
 from attngen.ir.core import REGISTRY
 from attngen.ir.passes import PIPELINE
@@ -21,7 +20,7 @@ LANGUAGE = (attn, nd, elementwise, loop)
 
 def passes() -> str:
     rows = [(name, "\n".join((p.summary, *options(p)))) for name, p in sorted(PASSES.items())]
-    default = textwrap.fill(PIPELINE.replace(",", ", "), 98, initial_indent="  ", subsequent_indent="  ")
+    default = paragraph(f"  {PIPELINE}".replace(",", ", "))
     return f"{table(('pass', 'what it does, and its options'), rows)}\n\ndefault pipeline:\n{default}"
 
 

@@ -20,9 +20,9 @@ def command() -> None:
     """An interpreter of PTX: runs kernels on NumPy arrays, exactly as their text says, and checks them while they run.
 
     \b
-    attngen ptx run kernel.ptx --grid 4,2 --block 128 --arg x.npy --arg zeros:float32:8,64 --arg 64 --out result.npz
-    attngen ptx lint kernel.ptx        unknown instructions, f64, local memory, what each entry declares
-    attngen ptx stats kernel.ptx       how many instructions of each class
+    attngen ptx run kernel.ptx --grid 4,2 --block 128 --arg x.npy --arg zeros:float32:8,64 --out r.npz
+    attngen ptx lint kernel.ptx     unknown instructions, f64, local memory, what each entry declares
+    attngen ptx stats kernel.ptx    how many instructions of each class
     """
 
 

@@ -3,7 +3,7 @@
 Its passes open loops that run once (`inline-single-trips`), let masked products do without their mask where that changes
 nothing (`test-finite`), gather scalar ops (`form-chains`), order tiles in memory (`choose-layouts`), and let chains and
 reductions run where their operands are made (`fuse-nests`). Then each op is one call in generated Python source
-(`source.py`) and one LLVM function (`*_kernel.py`).
+(`source.py`) and one LLVM function (`*_kernel.py`); `machine_code.py` makes one object of both.
 """
 
 from __future__ import annotations

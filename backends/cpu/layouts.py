@@ -252,10 +252,13 @@ class Nest:
 
 
 def explain(pack: Pack, why: str) -> None:
-    source, order = pack.value.op, pack.order
+    """The remark on a pack; one element has no order."""
+    source, order, long = pack.value.op, pack.order, long_names(pack.value.tensor.axes)
+    if not long:
+        return
     whole = source.source if isinstance(source, Load) else pack.value
-    name = whole.hint or f"a tile of {', '.join(pack.value.names)}"
-    shown = ", ".join(n for n in order if n in long_names(pack.value.tensor.axes))
+    name = whole.hint or f"a tile of {', '.join(sorted(long))}"
+    shown = ", ".join(n for n in order if n in long)
     # The generated source reads parts of arrays in place where it can.
     in_place = isinstance(source, Load) and whole.op is None and source.result.names[-1:] == order[-1:]
     unless = in_place and pack.element is pack.value.element

@@ -226,6 +226,10 @@ class Code:
         if operand.element is ElementType.I1:
             value = self.b.zext(value, self.vector_type(operand.element, width, memory=True))
         if width > 1 and self.mask is not None and not operand.room(axis):
+            if isinstance(self.mask, ll.Constant) and not self.mask.constant[1].constant:
+                # One lane. LLVM would store it as wide as it was before it was made narrower.
+                self.b.store(self.b.extract_element(value, ll.Constant(I32, 0)), pointer, align=1)
+                return
             self.named(f"llvm.masked.store.{mangled(value.type)}.p0", VOID, [value, pointer, ll.Constant(I32, 1), self.mask])
             return
         if width == 1 or operand.unit(axis):

@@ -23,8 +23,7 @@ from attngen.ir.types import I1
 
 @register_pass("specialize-mask")
 def specialize_mask(func: Func) -> Func:
-    """Limit a loop to where its masks can be true, from their bounds over a tile, and decide per trip whether they are true
-    everywhere: then they are not applied.
+    """Limit a loop to where its masks can be true, from their bounds over a tile; leave them away where all is true.
 
     before: loop.for %j: j = 0 to 512 step 64 … { %keep = %index_j <= %index_i;  %x = nd.select %keep, %s, -inf;  … }
     after:  %end = last of %i + 1

@@ -13,7 +13,7 @@ from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
 from attngen.ir.loop import For, Load, Parallel, Store, trips
 from attngen.ir.nd import REDUCTIONS, Contract, Expand, Gather, Index, Reduce
-from attngen.ir.passes.tile_sizes import choose_steps, reason
+from attngen.ir.passes.tile_sizes import choose_steps, reasons
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import place, postorder, unplaced
 from attngen.ir.types import Extent, RangeType, tile_extent
@@ -55,7 +55,8 @@ def tile(func: Func, /, **steps: int) -> Func:
             )
         if step < 1:
             raise IRError("pass tile", f"axis {name}: the length of a part must be at least 1, not {step}")
-        remark(f"{name}: parts of {step} of {extents[name]}; {reason(func, name)}")
+    for name, why in reasons(func, steps).items():
+        remark(f"{name}: parts of {steps[name]} of {extents[name]}; {why}")
     return Tiling(func, extents, steps).run()
 
 

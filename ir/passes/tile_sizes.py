@@ -6,6 +6,7 @@ tells them apart, for any program: the axes of a *computed* operand of a reducti
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from attngen.ir.core import Op, Value, constant_value
@@ -123,5 +124,20 @@ REASONS = {
 }
 
 
-def reason(func: Func, axis: str) -> str:
-    return REASONS[role_of(func, axis)]
+def reasons(func: Func, steps: Mapping[str, int]) -> dict[str, str]:
+    """Why each axis is cut, and why into parts of this length."""
+    chosen, extents, masked = choose_steps(func), all_extents(func), is_masked(func)
+
+    def length(axis: str, role: str) -> str:
+        if steps[axis] != chosen.get(axis):
+            return "; as long as was asked for"
+        if role == "batch":
+            return ""
+        if steps[axis] >= extents[axis]:
+            return "; all of it, since it is short"
+        if masked:
+            return "; short ones, so that a mask leaves out more of them"
+        return "; so long that what is computed of a part fits the first-level cache"
+
+    roles = {axis: role_of(func, axis) for axis in steps}
+    return {axis: REASONS[role] + length(axis, role) for axis, role in roles.items()}

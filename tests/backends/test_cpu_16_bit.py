@@ -23,7 +23,7 @@ from attngen.ir import build as b
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Value
 from attngen.ir.interpreter import Interpreter
-from attngen.ir.types import BF16, F16, F32, F64, I32, I64, ElementType, bound
+from attngen.ir.types import BF16, F16, F32, F64, I8, I32, I64, ElementType, bound
 from tests.backends.test_cpu import compiled, elementwise, lower
 from tests.kernels.reference import attention
 from tests.kernels.test_shapes import VIEWS
@@ -228,6 +228,16 @@ def test_numbers_that_the_type_does_not_hold() -> None:
     rows = np.array([[60000, 60000, -60000], [60000, 60000, 0], [1e-7, 1e-7, -0.0]], np.float16)
     got = total(rows)
     same(got, np.array([60000, np.inf, 2 * float(np.float16(1e-7))], np.float16))
+
+
+@pytest.mark.parametrize(("wide", "narrow"), [(F32, BF16), (F32, F16), (F64, BF16), (I64, I32), (I32, I8)], ids=str)
+def test_one_lane_that_becomes_narrower_is_stored_alone(wide: ElementType, narrow: ElementType) -> None:
+    """Whatever the width of vectors is, one lane is left over."""
+    n, dtype = 33, DTYPES.get(narrow, narrow.numpy)
+    room = np.full(n + 8, 5).astype(dtype)
+    x = np.arange(n).astype(DTYPES.get(wide, wide.numpy))
+    compiled(lower(elementwise(lambda v: b.cast(v, narrow), wide, n=n)))([x], [room[:n]])
+    np.testing.assert_array_equal(room.astype(float), [*range(n), *[5] * 8])
 
 
 GUARD = """

@@ -5,9 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import attngen
+from attngen.functions import mask
 from tests.cache.product import CALL, Product
 
 FIRST, NEXT = 0.25, 0.005
@@ -148,3 +152,25 @@ def test_an_edited_pass_is_seen(product: Product, own: Path, tmp_path: Path) -> 
     helper.write_text(helper.read_text() + "\n# another line\n")
     assert product.call(own)["origin"] == "read from the cache"
     assert changed.call(own)["origin"] == "compiled and kept"
+
+
+@attngen.program(q="b h i d", k="b h j d", v="b h j e", out="b h i e")
+def masked(q: attngen.Tensor, k: attngen.Tensor, v: attngen.Tensor) -> attngen.Tensor:
+    s = mask(attngen.score(q, k, over="d"), attngen.index("j") <= attngen.index("i"))
+    return attngen.weigh(attngen.softmax(s, over="j"), v, over="j")
+
+
+def test_the_order_of_a_types_axes_has_no_meaning_for_calls() -> None:
+    """Passes may change it, but code that is kept, or called from elsewhere, knows only the function before the passes."""
+    q, k, v = np.random.default_rng(3).standard_normal((3, 2, 3, 5, 4), np.float32)
+    kernel = attngen.compile(masked, q=q, k=k, v=v)
+    built = kernel._built  # pyright: ignore[reportPrivateUsage]
+    assert built is not None
+    derived = built.derived
+    assert derived.func.outputs[0].names != derived.result.func.outputs[0].names
+    backend: Any = derived.backend
+    restored = backend.restore(derived.func, "", backend.save(built.executable), lambda: derived.emitted)
+    out = np.full_like(q, np.nan)
+    restored([q, k, v], [out])
+    np.testing.assert_array_equal(out, kernel(q, k, v))
+    np.testing.assert_array_equal(kernel.njit(q, k, v), out)

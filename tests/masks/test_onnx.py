@@ -58,9 +58,10 @@ def test_matrices_on_the_way(normal: Any, mode: int) -> None:
     np.testing.assert_allclose(y, weights @ v, rtol=1e-5, atol=1e-6)
 
 
-def test_functions_of_arrays(normal: Any) -> None:
+@pytest.mark.parametrize("heads", [2, 6])
+def test_functions_of_arrays(heads: int, normal: Any) -> None:
     """score_mod and prob_mod get arrays, so that the steps run one by one; a masked value still counts nowhere."""
-    q, k, v, mask = normal(1, 2, 3, 4), normal(1, 2, 5, 4), normal(1, 2, 5, 4), normal(3, 5) > -1
+    q, k, v, mask = normal(1, heads, 3, 4), normal(1, 2, 5, 4), normal(1, 2, 5, 4), normal(3, 5) > -1
     mask[:, 2] = False
     v[:, :, 2] = np.nan
     seen: list[Any] = []
@@ -70,6 +71,7 @@ def test_functions_of_arrays(normal: Any) -> None:
         return p * 0.5
 
     y, *_, matrix = attention(q, k, v, attn_mask=mask, score_mod=lambda s: s * s, prob_mod=prob_mod, qk_matmul_output_mode=3)
+    k, v = (np.repeat(x, heads // 2, axis=1) for x in (k, v))
     final = np.where(mask, (q @ k.swapaxes(2, 3) / 2) ** 2, -np.inf)
     weights = np.exp(final) / np.exp(final).sum(-1, keepdims=True)
     np.testing.assert_allclose(seen[0], weights, rtol=1e-5, atol=1e-6)
@@ -130,6 +132,15 @@ FLAT: Any = np.zeros((1, 3, 8), np.float32)
         (
             lambda: attention(X, X, X, score_mod=lambda s: s[..., :1]),
             "score_mod: expected scores of shape (1, 2, 3, 3), got (1, 2, 3, 1)",
+        ),
+        (lambda: attention(X, X, X, prob_mod=1), "prob_mod: expected a function of an array, got int"),
+        (
+            lambda: attention(X, X, X, nonpad_kv_seqlen=[1, 2]),
+            "nonpad_kv_seqlen: expected shape (1,), one length per batch entry, got (2,)",
+        ),
+        (
+            lambda: attention(X, X, X, right_window_size=-2),
+            "right_window_size: expected a whole number of at least 0, or -1 for open, got -2",
         ),
         (lambda: attention([1], X, X), "q: expected a NumPy array, got list; use np.asarray(q)"),
     ],

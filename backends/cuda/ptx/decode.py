@@ -92,7 +92,9 @@ class Decoder:
             elif i.opcode in DECODERS:
                 effect = self.guarded(self.machine.flights.watch(i, DECODERS[i.opcode](self)), guard)
             else:
-                raise Unsupported(f"the instruction {i.opcode} is not known to the interpreter: `{shorten(i.text)}`", i.loc)
+                raise Unsupported(
+                    f"the instruction {i.opcode} is not known to the interpreter\n  in `{shorten(i.text)}`", i.loc
+                )
         except IndexError:
             raise PtxError(f"{i.name}: operands are missing in `{shorten(i.text)}`", i.loc) from None
         except KeyError:

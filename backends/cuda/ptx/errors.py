@@ -27,18 +27,13 @@ class Defect(PtxError):
     def __init__(
         self, kind: str, why: str, loc: Loc, *, instruction: str = "", thread: str = "", address: int | None = None
     ) -> None:
-        parts = [f"{kind}: {why}"]
-        if thread:
-            parts.append(f"by {thread}")
-        if address is not None:
-            parts.append(f"address {address:#x}")
-        if instruction:
-            parts.append(f"at `{shorten(instruction)}`")
-        super().__init__("; ".join(parts), loc)
+        where = [f"by {thread}"] * bool(thread) + ([f"address {address:#x}"] if address is not None else [])
+        lines = [f"{kind}: {why}", ", ".join(where), f"at `{shorten(instruction)}`" if instruction else ""]
+        super().__init__("\n  ".join(filter(None, lines)), loc)
         self.kind, self.why, self.thread, self.address, self.instruction = kind, why, thread, address, instruction
 
 
-def shorten(text: str, width: int = 96) -> str:
+def shorten(text: str, width: int = 92) -> str:
     """One line of at most `width` characters."""
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -13,7 +13,7 @@ import numpy as np
 from attngen.backends.cuda.ptx.barriers import Barriers
 from attngen.backends.cuda.ptx.bulk import BulkStores
 from attngen.backends.cuda.ptx.copies import Copies
-from attngen.backends.cuda.ptx.errors import PtxError
+from attngen.backends.cuda.ptx.errors import PtxError, Unsupported
 from attngen.backends.cuda.ptx.flight import Flights
 from attngen.backends.cuda.ptx.instructions import decode
 from attngen.backends.cuda.ptx.layout import Layout, three
@@ -140,6 +140,8 @@ def check_block(program: Program, block: tuple[int, int, int]) -> None:
     threads = math.prod(block)
     if demanded and (*demanded, 1, 1)[:3] != block:
         raise PtxError(f"{program.entry.name} demands blocks of {demanded} threads (.reqntid), not {block}")
+    if math.prod(program.entry.directives.get("reqnctapercluster", ())) > 1:
+        raise Unsupported(f"{program.entry.name} demands clusters of several blocks (.reqnctapercluster)", program.entry.loc)
     if threads > (math.prod(most) if most else 1024):
         raise PtxError(f"{program.entry.name} allows {math.prod(most) if most else 1024} threads a block, not {threads}")
 
@@ -152,7 +154,8 @@ def named(program: Program, args: Sequence[Argument] | Mapping[str, Argument]) -
         found: dict[str, Argument] = {str(n): a for n, a in args.items()}
         missing = [n for n in names if n not in found]
         if unknown or missing:
-            raise PtxError(f"parameters are {', '.join(names)}; missing: {missing}, unknown: {unknown}")
+            wrong = (f"{what}: {which}" for what, which in (("missing", missing), ("unknown", unknown)) if which)
+            raise PtxError(f"parameters are {', '.join(names)}; {', '.join(wrong)}")
         return found
     if len(args) != len(names):
         raise PtxError(

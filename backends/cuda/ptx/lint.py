@@ -72,7 +72,7 @@ def findings(program: Program) -> Iterator[Finding]:
         try:
             decode(machine, j)
         except PtxError as e:
-            yield Finding("unknown", e.message, i.loc)
+            yield Finding("unknown", e.message.splitlines()[0], i.loc)
         if "f64" in i.modifiers:
             yield Finding("f64", f"{i.name} works in double precision", i.loc)
         if "local" in i.modifiers or any(is_local(program, i, n) for n in range(len(i.operands))):
@@ -88,7 +88,7 @@ def is_local(program: Program, i: Instruction, n: int) -> bool:
 
 
 def bare(program: Program) -> Machine:
-    """A machine of one warp, to decode for."""
-    heap, layout = Global(), Layout((1, 1, 1), (32, 1, 1), range(1))
+    """A machine of one warpgroup, to decode for."""
+    heap, layout = Global(), Layout((1, 1, 1), (128, 1, 1), range(1))
     addresses = {name: 0 for name, place in program.places.items() if place.space == "global"}
     return build(program, layout, program.sizes["shared"], np.zeros(16, np.uint8), heap, heap.freeze(), addresses, False)

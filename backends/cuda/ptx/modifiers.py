@@ -46,4 +46,4 @@ class Modifiers:
             raise self.refused(f".{self.left[0]}")
 
     def refused(self, what: str) -> Unsupported:
-        return Unsupported(f"{self.i.name}: the interpreter does not know {what} in `{shorten(self.i.text)}`", self.i.loc)
+        return Unsupported(f"{self.i.name}: the interpreter does not know {what}\n  in `{shorten(self.i.text)}`", self.i.loc)

@@ -116,7 +116,7 @@ def test_compare_and_swap_as_a_lock_between_blocks() -> None:
     ld.volatile.global.u32 %r1, [%d0]; add.u32 %r1, %r1, 1; st.volatile.global.u32 [%d0], %r1;
     atom.release.gpu.global.exch.b32 %old, [%d2], 0;
     END:"""
-    assert run(body, np.zeros(1, np.uint32), grid=40, lock=np.zeros(1, np.uint32)).tolist() == [40]
+    assert run(body, np.zeros(1, np.uint32), grid=12, lock=np.zeros(1, np.uint32)).tolist() == [12]
 
 
 def test_reductions_of_floats_and_halves() -> None:
@@ -126,6 +126,17 @@ def test_reductions_of_floats_and_halves() -> None:
     assert halves.tolist() == [32, 64]
     run("mov.b16 %h1, 0x3F80; red.global.add.noftz.bf16 [%d0], %h1;", brain := to_bf16(np.zeros(1, np.float32)), threads=64)
     assert from_bf16(brain)[0] == 64
+
+
+def test_demands_of_an_entry_are_kept() -> None:
+    for directive, complaint in (
+        (".reqntid 64", "demands blocks of"),
+        (".maxntid 16, 1", "allows 16 threads"),
+        (".reqnctapercluster 2", "demands clusters of several blocks"),
+    ):
+        text = entry("").replace(") {", f") {directive} {{")
+        with pytest.raises(ptx.PtxError, match=complaint):
+            ptx.run(text, "f", 1, 32, [np.zeros(1)])
 
 
 def test_arguments_are_checked() -> None:

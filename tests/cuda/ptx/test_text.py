@@ -75,7 +75,7 @@ def test_lint_finds_what_it_should_and_nothing_else() -> None:
     assert "bad.ptx:7: unknown: the instruction sparkle is not known" in str(found[-1])
     assert (facts.shared, facts.local, facts.instructions) == (12, 8, 6)
     assert facts.registers == {1: 10, 16: 20, 32: 40, 64: 20}
-    for name in ("attend_sm80_f16_d64", "numba_integers"):
+    for name in ("attend_sm80_f16_d64", "attend_sm90_bf16_d64_tma_roles", "numba_integers"):
         assert ptx.lint((DATA / f"{name}.ptx").read_text())[0] == []
 
 

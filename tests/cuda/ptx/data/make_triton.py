@@ -119,8 +119,8 @@ def make(
         facts["maps"] = [
             {"box": x["block_size"], "swizzle": (0, 32, 64, 128)[x["swizzle"]]} for x in made.metadata.tensordesc_meta
         ]
-    name = f"attend_sm{capability}_{element}_d{D}{'_tma' if maps else ''}{'_roles' if roles else ''}{'_causal' if causal else ''}.ptx"
-    write(name, facts, made.asm["ptx"])
+    kind = "_tma" * maps + "_roles" * roles + "_causal" * causal
+    write(f"attend_sm{capability}_{element}_d{D}{kind}.ptx", facts, made.asm["ptx"])
 
 
 def write(name: str, facts: dict[str, object], ptx: str) -> None:
