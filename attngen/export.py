@@ -23,13 +23,13 @@ from attngen.backends.cpu.export.link import LLVM, object_code, shared_library, 
 from attngen.backends.cpu.export.loader import loader
 from attngen.backends.cpu.export.vectors import random_array, take_samples
 from attngen.backends.cpu.source import Program
-from attngen.cli.files import write
 from attngen.ir.diagnostics import Error
 from attngen.ir.func import Func
 from attngen.ir.interpreter import Interpreter
 from attngen.ir.types import TensorType, UpTo, bound
 from attngen.kernel import Built, Traced
 from attngen.specs import array_dtype
+from attngen.written import write
 
 SUFFIXES = {
     ".so": "a shared library that C can call",

@@ -15,9 +15,9 @@ import numpy as np
 import attngen
 from attngen.bench_peers import OURS
 from attngen.bench_rounds import Result, Timing
-from attngen.cli.files import write
 from attngen.cli.tables import table
 from attngen.ir.diagnostics import Error
+from attngen.written import write
 
 FORMATS = (".png", ".svg")
 DISTURBED = 0.05

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import linecache
-import os
 import sys
-import tempfile
 import traceback
 import zipfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 import attngen
 from attngen.ir.diagnostics import Error
+from attngen.written import write
 
 OWN = str(Path(attngen.__file__).parent)
 MOST_FRAMES = 10
@@ -65,37 +62,6 @@ def failed(what: str, e: Exception) -> Error:
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(("<frozen importlib", OWN))]
     shown = traceback.format_list(frames[-MOST_FRAMES:])
     return Error(f"{what} failed:\n{''.join(shown)}{type(e).__name__}: {e}")
-
-
-def write(file: str, content: Callable[[IO[bytes]], object]) -> None:
-    """Write a file whole or not at all: under another name beside it, then renamed.
-
-    A link stays, and what it leads to is replaced. A device or pipe has no name to rename to; it is written to.
-    """
-    path = Path(os.path.realpath(file))
-    if not file or path.is_dir():
-        raise Error(f"cannot write {file!r}: {'it is a directory' if file else 'the name is empty'}; give the name of a file")
-    try:
-        if path.exists() and not path.is_file():
-            with path.open("wb") as out:
-                content(out)
-            return
-        if path.exists() and not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as out:
-                content(out)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes it private
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-    except OSError as e:
-        raise Error(f"cannot write {file}: {e.strerror}") from None
 
 
 def write_text(file: str, text: str) -> None:

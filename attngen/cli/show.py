@@ -15,12 +15,13 @@ import click
 import numpy as np
 
 from attngen import masks
-from attngen.cli.files import load_module, write, write_text
+from attngen.cli.files import load_module, write_text
 from attngen.cli.run import read_shape, read_tiles
 from attngen.ir.diagnostics import Error
 from attngen.mods import Mod
 from attngen.names import suggest
 from attngen.tile_map import EMPTY, FULL, KINDS, MIXED, TileMap
+from attngen.written import write
 
 MARKS = {EMPTY: "·", FULL: "█", MIXED: "▒"}
 COLOURS = {EMPTY: "#eeeeec", FULL: "#3465a4", MIXED: "#f57900"}

@@ -126,7 +126,7 @@ def masks_of(roots: Sequence[Value]) -> list[Value]:
         condition = op.condition if isinstance(op, ew.Select) else op.where if isinstance(op, Contract) else None
         used.update(v for v in op.operands if v is not condition)
         used.update(v for b in op.regions for v in b.yields)
-        if condition is not None and (isinstance(op, Contract) or constant_value(op.rhs) is not None):
+        if condition is not None and (not isinstance(op, ew.Select) or constant_value(op.rhs) is not None):
             found.append(condition)
     return [v for v in dict.fromkeys(reversed(found)) if v.element is I1]
 

@@ -198,7 +198,8 @@ frozen.flags.writeable = False
 odd = np.zeros((1, 2, 45, 81), "u1")[..., :80].view("f4")
 for args, message in (
     ((q.astype("f8"), k, v), "q: expected an array of float32 with 4 dimensions"),
-    ((q[0], k, v), "q: expected an array of float32 with 4 dimensions"),
+    ((q[0], k, v), "q: expected an array of float32 with 4 dimensions, got float32 with 3"),
+    ((k[:, :, :45], k, v, v[:, :, 2:47]), "out: shares memory with another array"),
     ((q, k, v, frozen), "out: expected a writable array of float32"),
     ((odd, k, v), "q: strides must be whole elements"),
 ):

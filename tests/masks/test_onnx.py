@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -133,7 +133,7 @@ FLAT: Any = np.zeros((1, 3, 8), np.float32)
             lambda: attention(X, X, X, score_mod=lambda s: s[..., :1]),
             "score_mod: expected scores of shape (1, 2, 3, 3), got (1, 2, 3, 1)",
         ),
-        (lambda: attention(X, X, X, prob_mod=1), "prob_mod: expected a function of an array, got int"),
+        (lambda: attention(X, X, X, prob_mod=cast("Any", 1)), "prob_mod: expected a function of an array, got int"),
         (
             lambda: attention(X, X, X, nonpad_kv_seqlen=[1, 2]),
             "nonpad_kv_seqlen: expected shape (1,), one length per batch entry, got (2,)",

@@ -77,7 +77,10 @@ def call(given, threads):
             x = np.empty([int(np.prod([lengths[n] for n in axes] + [known])) for axes, known in dims], dtype)
         if not isinstance(x, np.ndarray) or x.dtype != dtype or x.ndim != len(dims) or written and not x.flags.writeable:
             kind = "a writable" if written else "an"
-            raise TypeError(f"{{name}}: expected {{kind}} array of {{dtype}} with {{len(dims)}} dimensions")
+            got = f"{{x.dtype}} with {{x.ndim}}" if isinstance(x, np.ndarray) else type(x).__name__
+            raise TypeError(f"{{name}}: expected {{kind}} array of {{dtype}} with {{len(dims)}} dimensions, got {{got}}")
+        if written and any(np.may_share_memory(x, other) for other in arrays):
+            raise ValueError(f"{{name}}: shares memory with another array; pass one of its own")
         if any(s % x.itemsize for s in x.strides):
             raise ValueError(f"{{name}}: strides must be whole elements; use a copy")
         for (axes, known), length in zip(dims, x.shape):
