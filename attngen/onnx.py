@@ -73,7 +73,8 @@ def attention(
     for name, mod in (("score_mod", score_mod), ("prob_mod", prob_mod)):
         if mod is not None and not callable(mod):
             raise Error(f"{name}: expected a function of an array, got {kind_of(mod)}")
-    for name, side in (("left_window_size", left_window_size), ("right_window_size", right_window_size)):
+    sides: dict[str, Any] = {"left_window_size": left_window_size, "right_window_size": right_window_size}
+    for name, side in sides.items():
         if side is not None and (not is_whole(side) or side < -1):
             raise Error(f"{name}: expected a whole number of at least 0, or -1 for open, got {side!r}")
     arrays = {"q": q, "k": k, "v": v, "past_key": past_key, "past_value": past_value}

@@ -36,7 +36,7 @@ if __name__ == "__main__":
     out = np.empty_like(q)
     for _ in range(32):
         kernel(q, k, v)
-    address = ctypes.cast(ctypes.pythonapi.Py_GetVersion, ctypes.c_void_p).value
+    address = ctypes.cast(ctypes.pythonapi.Py_GetVersion, ctypes.c_void_p).value or 0
     empty = ctypes.CFUNCTYPE(ctypes.c_void_p)(address)
     costs = least(
         {

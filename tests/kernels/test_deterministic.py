@@ -26,7 +26,7 @@ def test_same_bits(name: str) -> None:
     lengths = RNG.integers(1, kv_len, 8)
 
     def call(batch: slice, threads: int) -> np.ndarray:
-        given = {k: lengths[batch] if k == "seqused_k" else v for k, v in options.items()}
+        given: dict[str, Any] = {k: lengths[batch] if k == "seqused_k" else v for k, v in options.items()}
         return attngen.scaled_dot_product_attention(
             query[batch], key[batch], value[batch], deterministic=True, num_threads=threads, return_lse=True, **given
         )[0]

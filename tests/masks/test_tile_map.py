@@ -129,7 +129,7 @@ def test_a_mask_of_floats_says_why_not() -> None:
         small(lambda b, h, q, k: attngen.tanh(0.1 * (q - k)) > 0)
     with pytest.raises(attngen.Error, match="it does not depend on kv_idx"):
         small(lambda b, h, q, k: q < 5)
-    with pytest.raises(attngen.Error, match="nothing is known of nd.mod"):  # rather than of what it is computed from
+    with pytest.raises(attngen.Error, match=r"nothing is known of nd\.mod"):  # rather than of what it is computed from
         small(lambda b, h, q, k: np.where(k >= q, k, 3) % -2 == 0)
 
 
