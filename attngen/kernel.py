@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -134,6 +134,21 @@ class Kernel:
     def __repr__(self) -> str:
         shown = ", ".join(f"{t.name}: {t.type}" for t in self._inputs)
         return f"<attngen kernel {self.name}({shown}) for {self.target}>"
+
+    def __copy__(self) -> Kernel:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def __deepcopy__(self, memo: object) -> Kernel:
+        """Itself, as of a function."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise Error(
+            f"@{self.name}: machine code cannot be pickled; compile the program where the kernel is needed, "
+            "which takes milliseconds while it is kept on disk"
+        )
 
     @property
     def name(self) -> str:

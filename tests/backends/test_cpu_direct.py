@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -128,6 +130,15 @@ def test_nothing_is_leaked(short: Kernel) -> None:
         short(q, k, v)
         short(q[::-1], k, v, out=out)
     assert counts() == before
+
+
+def test_copies(short: Kernel) -> None:
+    """A kernel is copied as a function is; it cannot leave its process."""
+    q, k, v = arrays()
+    for other in (copy.copy(short), copy.deepcopy([short])[0]):
+        assert np.array_equal(other(q, k, v), short(q, k, v))
+    with pytest.raises(attngen.Error, match="machine code cannot be pickled; compile the program where"):
+        pickle.dumps(short)
 
 
 def test_many_threads(short: Kernel) -> None:
