@@ -95,4 +95,8 @@ def numba_version() -> str:
     try:
         return hashlib.sha256(Path(found.origin).with_name("_version.py").read_bytes()).hexdigest()
     except OSError:
-        return import_module("importlib.metadata").version("numba")
+        metadata = import_module("importlib.metadata")
+        try:
+            return metadata.version("numba")
+        except metadata.PackageNotFoundError:
+            return f"unknown, in {found.origin}"

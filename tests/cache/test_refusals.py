@@ -25,6 +25,9 @@ CHILD = f"""{CALL}
 import os
 from pathlib import Path
 from attngen import cache_state  # all that is needed is loaded: the other user may not read it
+import platformdirs
+from attngen.backends.cpu import kept
+kept.host()
 if os.geteuid() == 0:
     os.setgid({NOBODY})
     os.setuid({NOBODY})
