@@ -53,8 +53,7 @@ def accepts_tensors(function: F) -> F:
     is one. No element is copied."""
     names = [*inspect.signature(function).parameters]
 
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def converted(*args: Any, **kwargs: Any) -> Any:
         kind: Any = getattr(sys.modules.get("torch"), "Tensor", None)
         if kind is None or not any(isinstance(x, kind) for x in (*args, *kwargs.values())):
             return function(*args, **kwargs)
@@ -74,5 +73,11 @@ def accepts_tensors(function: F) -> F:
         given = {id(made): tensor for made, tensor in tensors}
         results = [given[id(x)] if id(x) in given else to_tensor(x) for x in several]
         return tuple(results) if isinstance(found, tuple) else results[0]
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # torch.compile looks into whatever runs unless it is told not to; it is there only if somebody has loaded it.
+        dynamo: Any = sys.modules.get("torch._dynamo")
+        return (converted if dynamo is None else dynamo.disable(converted))(*args, **kwargs)
 
     return call  # pyright: ignore[reportReturnType]  (wraps: the same signature)
