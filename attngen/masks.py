@@ -126,6 +126,10 @@ def padding(lengths: Any) -> Mod:
     return mask_mod
 
 
+MOST_TILES = 10_000_000
+"""Along one axis: more would take minutes to look at."""
+
+
 def tile_map(
     mask_mod: Mod,
     q_len: int,
@@ -158,6 +162,9 @@ def tile_map(
     types = {x: TensorType(tuple((axis, sizes[axis][0]) for axis in axes), F32) for x, axes in (("q", "bhi"), ("k", "bhj"))}
     traced = highest.bind(types)
     steps = {axis: _positive(step, "tile_map: rows and keys") for axis, (_, step) in sizes.items()}
+    for axis, (extent, step) in sizes.items():
+        if extent // step > MOST_TILES:
+            raise Error(f"tile_map: {names[axis]} {extent} has more than {MOST_TILES} tiles of {step}; give longer ones")
     arrays = {
         param.name: traced.captured[x].array
         for param, x in zip(traced.func.params, traced.sources, strict=True)

@@ -226,3 +226,8 @@ def test_show_takes_a_mask_of_the_users_own(capsys: pytest.CaptureFixture[str], 
 def test_show_refuses(capsys: pytest.CaptureFixture[str], args: tuple[str, ...], says: str) -> None:
     code, text = show(capsys, *args)
     assert code and says in " ".join(text.split())
+
+
+def test_a_map_that_would_take_for_ever() -> None:
+    with pytest.raises(attngen.Error, match=r"q_len 1000000000000 has more than 10000000 tiles of 32; give longer ones"):
+        masks.tile_map(masks.causal(), 10**12, 10**12)
