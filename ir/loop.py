@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attngen.ir.core import Arrays, Block, Env, Op, Value, walk
+from attngen.ir.core import Arrays, Block, Env, Op, Value, constant_value, walk
 from attngen.ir.diagnostics import Error
 from attngen.ir.types import ElementType, Extent, RangeType, TensorType, Type, bound, scalar, tile_extent
 
@@ -78,7 +78,13 @@ class For(Op, name="loop.for"):
 
     @property
     def flops(self) -> int:
-        return trips(self.extent, self.step) * sum(op.flops for op in self.body.ops)
+        """At the largest extents; of limits, only a known distance between them counts."""
+        count = trips(self.extent, self.step)
+        last = None if self.end is None else self.end.op
+        if last is not None and last.facts.combination == (1.0, 1.0) and last.operands[0] is self.first:
+            distance = constant_value(last.operands[1])
+            count = count if distance is None else min(count, trips(int(distance), self.step))
+        return count * sum(op.flops for op in self.body.ops)
 
 
 class Parallel(Op, name="loop.parallel"):

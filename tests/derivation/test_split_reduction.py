@@ -39,6 +39,13 @@ def test_most_programs_are_split() -> None:
     assert len(whole) <= 2, whole
 
 
+def test_parts_are_no_more_work() -> None:
+    def work(into: int) -> int:
+        return sum(op.flops for op in split("standard", into).func.body.ops)
+
+    assert work(1) <= work(5) < 1.5 * work(1)
+
+
 @pytest.mark.parametrize("name", ["standard", "differential", "windowed", "with_lse", "sigmoid"])
 def test_as_machine_code(name: str) -> None:
     result = split(name, 3)
