@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
+import subprocess
+import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 import attngen
 from tests.kernels.reference import attention
@@ -57,3 +61,32 @@ def test_processes_started_anew() -> None:
     assert largest_error(0) < 3e-6
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         assert max(pool.map(largest_error, range(4), timeout=60)) < 3e-6
+
+
+BESIDE = {
+    "alone": "",
+    "torch before": "import torch; torch.ones(300, 300) @ torch.ones(300, 300)",
+    "torch after": "call(); import torch; torch.ones(300, 300) @ torch.ones(300, 300)",
+    "workers of a loader": "from torch.utils.data import DataLoader as D; call(); [*D(range(8), 2, num_workers=2, collate_fn=call)]",
+    "workers of joblib": "from joblib import Parallel, delayed; call(); Parallel(2)(delayed(call)() for _ in range(4))",
+}
+NEEDS = {"alone": "attngen", "workers of joblib": "joblib"}
+HERE = [name for name in BESIDE if importlib.util.find_spec(NEEDS.get(name, "torch"))]
+"""Those whose libraries are installed."""
+
+
+@pytest.mark.parametrize("beside", HERE)
+def test_beside_other_runtimes(beside: str) -> None:
+    """Their threads and ours in one process, and processes that they start: right, and at an end before long."""
+    code = f"""
+import numpy as np
+def call(_=None):
+    import attngen
+    x = np.random.default_rng(0).standard_normal((1, 4, 300, 16), dtype=np.float32)
+    got = [attngen.scaled_dot_product_attention(x, x, x, num_threads=n) for n in (1, 3)]
+    assert np.array_equal(*got) and np.isfinite(got[0]).all()
+    return 0
+{BESIDE[beside]}
+call()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
