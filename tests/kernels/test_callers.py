@@ -67,7 +67,7 @@ BESIDE = {
     "alone": "",
     "torch before": "import torch; torch.ones(300, 300) @ torch.ones(300, 300)",
     "torch after": "call(); import torch; torch.ones(300, 300) @ torch.ones(300, 300)",
-    "workers of a loader": "from torch.utils.data import DataLoader as D; call(); [*D(range(8), 2, num_workers=2, collate_fn=call)]",
+    "workers of a loader": "import torch.utils.data as d; call(); [*d.DataLoader([1] * 8, 2, num_workers=2, collate_fn=call)]",
     "workers of joblib": "from joblib import Parallel, delayed; call(); Parallel(2)(delayed(call)() for _ in range(4))",
 }
 NEEDS = {"alone": "attngen", "workers of joblib": "joblib"}
