@@ -11,8 +11,10 @@ from attngen.ir.diagnostics import Error
 from attngen.sdpa_options import check_layout, check_lse_base
 from attngen.sdpa_shapes import FLOATS
 from attngen.specs import read_dtype, show_shape
+from attngen.torch_arrays import accepts_tensors
 
 
+@accepts_tensors
 def merge(o1: Any, lse1: Any, o2: Any, lse2: Any, *, layout: str = "BHSD", lse_base: str = "e") -> tuple[Array, Array]:
     """(out, lse) over the keys of both parts, from the outputs and log-sum-exps over each.
 
