@@ -101,8 +101,8 @@ def test_parts_are_merged(torch: Any) -> None:
     q, k, v = (np.random.default_rng(n).standard_normal((1, 2, 9, 8), dtype=np.float32) for n in range(3))
     halves = [ag.scaled_dot_product_attention(q, k[:, :, x], v[:, :, x], return_lse=True) for x in (slice(4), slice(4, 9))]
     want, want_lse = ag.scaled_dot_product_attention(q, k, v, return_lse=True)
-    out, lse = ag.merge(*(tensor(torch, x) for half in halves for x in half))
-    for got, expected in ((out, want), (lse, want_lse)):
+    merged: Any = ag.merge(*(tensor(torch, x) for half in halves for x in half))
+    for got, expected in zip(merged, (want, want_lse), strict=True):
         assert isinstance(got, torch.Tensor)
         np.testing.assert_allclose(np.asarray(got.numpy()), expected, atol=2e-6)
 
