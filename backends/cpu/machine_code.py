@@ -156,7 +156,7 @@ def loops_text(program: Program) -> Loops:
         contexts = target.typing_context, target.target_context
         library = as_written()(target.target_context.codegen(), program.name)
         made = compiler.compile_extra(*contexts, scope[program.name], signature, types.void, flags, {}, library)
-        return Loops(made.library.get_llvm_str(), made.fndesc.mangled_name)
+        return Loops(library.get_llvm_str(), made.fndesc.mangled_name)
 
 
 # ---- the kernels, and both together

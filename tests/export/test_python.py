@@ -69,7 +69,7 @@ def test_what_a_call_checks(tmp_path: Path) -> None:
     export(EXAMPLES["attention"].kernel(), tmp_path)
     code = f"""
 import copy, ctypes
-lib = kernel.library
+lib = kernel.lib
 lib.attention_workspace_bytes.restype = ctypes.c_size_t
 def new():
     a = kernel.Arguments()
@@ -217,7 +217,7 @@ def test_what_a_library_says_of_itself(tmp_path: Path) -> None:
     kernel = EXAMPLES["causal_alibi"].kernel()
     export(kernel, tmp_path)
     told = json.loads(
-        alone(tmp_path, "import ctypes; f = kernel.library.causal_alibi_info; f.restype = ctypes.c_char_p; print(f().decode())")
+        alone(tmp_path, "import ctypes; f = kernel.lib.causal_alibi_info; f.restype = ctypes.c_char_p; print(f().decode())")
     )
     assert told == json.loads(alone(tmp_path, "print(kernel.INFO)"))
     assert told["attngen"] == ag.__version__ and told["pipelines"] == {"cpu": kernel.pipeline}

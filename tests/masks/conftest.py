@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from attngen.sdpa import Kernel, build_kernel
+from attngen.sdpa_runtime import FAMILIES
+from attngen.table import KERNELS
 from tests.masks.ways import WAYS, Attend, attend
 
 
@@ -30,3 +33,20 @@ def normal() -> Callable[..., Any]:
         return rng.standard_normal(shape).astype(dtype)
 
     return make
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
+    """The kernels that have been compiled, none at first."""
+    made: list[Kernel] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Kernel:
+        made.append(build_kernel(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr("attngen.sdpa.build_kernel", counted)
+    KERNELS.reset()
+    FAMILIES.reset()
+    yield made
+    KERNELS.reset()
+    FAMILIES.reset()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 
 import attngen as ag
 from attngen.ir.types import UpTo
-from attngen.sdpa import Kernel, build_kernel
-from attngen.sdpa_runtime import FAMILIES, Family, Form, roomy
-from attngen.table import KERNELS
+from attngen.kernel import Kernel
+from attngen.sdpa_runtime import Family, Form, roomy
 from tests.masks.oracle import attention
 from tests.masks.ways import check
 
@@ -20,21 +18,7 @@ TARGETS = ("numpy", "cpu")
 BY_PLACE, IDS = np.sin(np.arange(300)).astype(np.float32), np.arange(300) // 7
 
 
-@pytest.fixture(autouse=True)
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Kernel]]:
-    """The kernels that have been compiled, none at first."""
-    made: list[Kernel] = []
-
-    def counted(*args: Any, **kwargs: Any) -> Kernel:
-        made.append(build_kernel(*args, **kwargs))
-        return made[-1]
-
-    monkeypatch.setattr("attngen.sdpa.build_kernel", counted)
-    KERNELS.reset()
-    FAMILIES.reset()
-    yield made
-    KERNELS.reset()
-    FAMILIES.reset()
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def test_the_bound_is_a_power_of_two_with_room() -> None:

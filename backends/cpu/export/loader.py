@@ -47,8 +47,8 @@ ARRAYS = (
 )
 INFO = {info}
 
-library = ctypes.CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), {library!r}))
-library.{name}_message.restype = ctypes.c_char_p
+lib = ctypes.CDLL(os.path.join(os.path.dirname(os.path.abspath(__file__)), {library!r}))
+lib.{name}_message.restype = ctypes.c_char_p
 
 
 class Arguments(ctypes.Structure):
@@ -62,11 +62,11 @@ class Arguments(ctypes.Structure):
 
 def checked(code):
     if code:
-        raise RuntimeError(library.{name}_message(code).decode())
+        raise RuntimeError(lib.{name}_message(code).decode())
 
 
 def selftest():
-    checked(library.{name}_selftest())
+    checked(lib.{name}_selftest())
 
 
 def call(given, threads):
@@ -91,7 +91,7 @@ def call(given, threads):
             getattr(arguments, name + "_extents")[:] = x.shape
             getattr(arguments, name + "_strides")[:] = [s // x.itemsize for s in x.strides]
         arrays.append(x)
-    checked(library.{name}(ctypes.byref(arguments)))
+    checked(lib.{name}(ctypes.byref(arguments)))
     outputs = [x for x, row in zip(arrays, ARRAYS) if row[2]]
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from attngen.backends.cuda.ptx import (
-    arithmetic,
-    atomics,
-    barriers,
-    compare,
-    control,
-    convert,
-    cp,
-    integers,
-    logic,
-    matrix,
-    mbarrier_ops,
-    moves,
-    warp,
-    wgmma,
-)
+from importlib import import_module
+
 from attngen.backends.cuda.ptx.decode import CONTROL, DECODERS, Decoded, Decoder
 from attngen.backends.cuda.ptx.machine import Machine
 
 FAMILIES = (
-    arithmetic,
-    atomics,
-    barriers,
-    compare,
-    control,
-    convert,
-    cp,
-    integers,
-    logic,
-    matrix,
-    mbarrier_ops,
-    moves,
-    warp,
-    wgmma,
+    "arithmetic",
+    "atomics",
+    "barriers",
+    "compare",
+    "control",
+    "convert",
+    "cp",
+    "integers",
+    "logic",
+    "matrix",
+    "mbarrier_ops",
+    "moves",
+    "warp",
+    "wgmma",
 )
+for family in FAMILIES:
+    import_module(f"attngen.backends.cuda.ptx.{family}")
 INSTRUCTIONS = tuple(sorted({name.partition(".")[0] for name in (*DECODERS, *CONTROL)} | {"call"}))
 
 
