@@ -89,7 +89,7 @@ class Printer:
                     self.lines.append(broken(f"{pad}}} merge {self.args(op.merge)}"))
                     self.block(op.merge, depth + 1, "loop.yield")
                 tail = "}"
-            case Parallel():
+            case Parallel() if type(op) is Parallel:
                 args = names.define(op.body.args)
                 each = zip(args, op.axes, op.extents, op.steps, strict=False)
                 grid = ", ".join(f"{a}: {axis} = 0 to {extent} step {step}" for a, axis, extent, step in each)

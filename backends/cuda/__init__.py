@@ -1,1 +1,58 @@
-"""Tools for PTX, NVIDIA's virtual instruction set: so far an interpreter of it, in `ptx/`."""
+"""The CUDA backend: loop-level IR to kernels for NVIDIA GPUs, through Numba, NVVM and nvJitLink.
+
+Each nest of loops becomes one kernel, as short Numba source (`program.py`). `toolchain.py` makes PTX and machine code of it
+without a GPU; `launch.py` runs it on one, and `emulate.py` in the interpreter of PTX in `ptx/`, which needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attngen.backends import Emitted, Executable, Saved
+from attngen.backends.cuda.target import TARGETS, find
+from attngen.ir.func import Func
+
+__all__ = ["CudaBackend", "backend"]
+
+
+class CudaBackend:
+    """Satisfies `attngen.backends.Backend`."""
+
+    name = "cuda"
+
+    def targets(self) -> Mapping[str, str]:
+        return TARGETS
+
+    def passes(self, target: str) -> str:
+        find(target)
+        return ""
+
+    def emit(self, func: Func, target: str) -> Emitted:
+        from attngen.backends.cuda.emit import program
+
+        made = program(func, find(target))
+        return Emitted(func, target, {"python": made.text}, payload=made)
+
+    def build(self, emitted: Emitted) -> Executable:
+        from attngen.backends.cuda.build import Built
+
+        return Built.compiled(emitted)
+
+    def fingerprint(self, target: str) -> Mapping[str, str]:
+        from attngen.backends.cuda.kept import fingerprint
+
+        return fingerprint(target)
+
+    def save(self, executable: Executable) -> Saved:
+        from attngen.backends.cuda.build import Built
+
+        assert isinstance(executable, Built)
+        return executable.saved()
+
+    def restore(self, func: Func, target: str, saved: Saved, emit: Callable[[], Emitted]) -> Executable:
+        from attngen.backends.cuda.build import Built
+
+        return Built.restored(func, target, saved, emit)
+
+
+backend = CudaBackend()

@@ -54,6 +54,7 @@ def run(
     checks: bool = True,
     file: str = "<ptx>",
     limit: int | None = None,
+    memory: Global | None = None,
 ) -> Run:
     """Run an entry of a PTX module.
 
@@ -61,11 +62,12 @@ def run(
     arrays stand for their address in global memory and are written in place, so they must be contiguous; a `TensorMap` fills
     a parameter of 128 bytes, or gives its address to one of 8. shared_bytes: dynamic shared memory. checks: look for races,
     unwritten shared memory and unfinished asynchronous copies as well; bounds, alignment, divergence and deadlock are always
-    looked for. file: the name that errors use. limit: instructions, counted as in `Run`, after which to give up.
+    looked for. file: the name that errors use. limit: instructions, counted as in `Run`, after which to give up. memory: holds
+    buffers whose addresses are among the numbers given.
     Raises PtxError for text that cannot be read, Unsupported for what the interpreter does not know, Defect for a finding.
     """
     program = link(parse(ptx, file), entry)
-    heap = Global()
+    heap = Global() if memory is None else memory
     given = named(program, args)
     params = np.zeros(program.sizes["param"], np.uint8)
     arrays: list[tuple[Array, int]] = []
@@ -93,7 +95,7 @@ def run(
         machine.run([x.effect for x in decoded], [x.control for x in decoded], None if limit is None else limit - executed)
         executed += machine.executed
     for array, address in arrays:
-        start = address - heap.buffers[0].address
+        start = address + int(heap.shifts[np.searchsorted(heap.starts, address, side="right") - 1])
         array.reshape(-1).view(np.uint8)[:] = data[start : start + array.nbytes]
     return Run(program.entry.name, executed, count)
 

@@ -25,7 +25,7 @@ GUARD = 512
 
 @dataclass(frozen=True)
 class Buffer:
-    """An array in global memory: its first address and its bytes."""
+    """An array in global memory: its first address, and how many bytes there are from there to its last one."""
 
     name: str
     address: int
@@ -33,37 +33,61 @@ class Buffer:
 
 
 class Global:
-    """Global memory: buffers with gaps between them, one copy for all blocks."""
+    """Global memory, one copy for all blocks: buffers with gaps between them. A buffer need not own all bytes from its first to
+    its last one: what lies between its runs of bytes is as much out of bounds as what lies behind it."""
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
-        self.parts: list[Array] = []
-        self.top = 0
+        self.runs: list[tuple[Array, Array, Array]] = []
+        """Of each buffer: where its runs begin and end, and what to add to their addresses to get offsets into `data`."""
+        self.parts: list[tuple[int, Array]] = []
+        self.top, self.size = GLOBAL_BASE, 0
 
-    def add(self, name: str, content: Array) -> Buffer:
-        """Copy bytes in; the address is a multiple of 256."""
-        buffer = Buffer(name, GLOBAL_BASE + self.top, content.size)
+    def reserve(self, size: int) -> int:
+        """An address, a multiple of 256, from which on nobody owns so many bytes."""
+        address = self.top
+        self.top += -(-(size + GUARD) // 256) * 256
+        return address
+
+    def add(self, name: str, content: Array, address: int | None = None) -> Buffer:
+        """Copy bytes in; the address is a multiple of 256 unless it is given."""
+        address = self.reserve(content.size) if address is None else address
+        place = self.put(content, address % 256)
+        self.own(Buffer(name, address, content.size), np.array([address]), np.array([content.size]), np.array([place]))
+        return self.buffers[-1]
+
+    def put(self, content: Array, lead: int = 0) -> int:
+        """Copy bytes in, and say where in `data` they are: at a multiple of 256, and `lead` more."""
+        place = -(-self.size // 256) * 256 + lead
+        self.parts.append((place, content))
+        self.size = place + content.size
+        return place
+
+    def own(self, buffer: Buffer, first: Array, sizes: Array, places: Array) -> None:
+        """Let a buffer own runs of bytes. places: where these are in `data`, at the same alignment as their addresses."""
         self.buffers.append(buffer)
-        self.parts.append(content)
-        self.top += -(-(content.size + GUARD) // 256) * 256
-        return buffer
+        self.runs.append((first, first + sizes, places - first))
 
     def freeze(self) -> Array:
-        """All buffers as one array."""
-        data = np.zeros(self.top + GUARD, np.uint8)
-        for buffer, part in zip(self.buffers, self.parts, strict=True):
-            start = buffer.address - GLOBAL_BASE
-            data[start : start + buffer.size] = part
-        self.starts = np.array([b.address for b in self.buffers] or [GLOBAL_BASE], np.int64)
-        self.ends = np.array([b.address + b.size for b in self.buffers] or [GLOBAL_BASE], np.int64)
+        """All buffers as one array, which is from now on where their bytes are."""
+        data = np.zeros(self.size + GUARD, np.uint8)
+        for k, (place, part) in enumerate(self.parts):
+            data[place : place + part.size] = part
+            self.parts[k] = place, data[place : place + part.size]
+        nowhere = np.array([GLOBAL_BASE], np.int64)
+        first, end, shift = (np.concatenate(x) for x in zip(*(self.runs or [(nowhere, nowhere, nowhere)]), strict=True))
+        order = np.argsort(first, kind="stable")
+        self.starts, self.ends, self.shifts = first[order], end[order], shift[order]
         return data
 
     def nearest(self, address: int) -> str:
         """The buffer at or before an address, in words."""
         before = [b for b in self.buffers if b.address <= address]
-        if not before or address - before[-1].address > before[-1].size + (1 << 30):
+        b = max(before, key=lambda b: b.address, default=None)
+        if b is None or address - b.address > b.size + (1 << 30):
             return "in no buffer"
-        b = before[-1]
+        if address - b.address < b.size and len(self.runs[self.buffers.index(b)][0]) > 1:
+            return f"{address - b.address} bytes after the start of {b.name}, between its elements"
         return f"{address - b.address} bytes after the start of {b.name}, which has {b.size}"
 
 
@@ -96,14 +120,16 @@ class Space:
         if self.buffers is not None:
             owner = np.searchsorted(self.buffers.starts, address, side="right") - 1
             bad = (owner < 0) | (address + width > self.buffers.ends[owner])
+            start = -self.buffers.shifts[owner]
         else:
             bad = (address < 0) | (address + width > self.size)
+            start = self.base
         if bad.any():
             j = int(np.flatnonzero(bad)[0])
             where = self.buffers.nearest(int(address[j])) if self.buffers else f"beyond the {self.size} bytes that there are"
             why = f"{width} bytes of {self.name} memory, {where}"
             raise layout.defect("bounds", why, i, lanes[j], int(address[j]))
-        return address - self.base + self.origin[lanes]
+        return address - start + self.origin[lanes]
 
 
 class Memories:

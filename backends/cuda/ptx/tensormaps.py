@@ -49,16 +49,13 @@ class TensorMap:
 
     def encode(self, address: int) -> bytes:
         """The 128 bytes, once the array has an address."""
-        rank = self.array.ndim
-        fill = [1] * (5 - rank)
-        shape, strides = [*self.array.shape[::-1], *fill], [*self.array.strides[::-1], *fill]
-        head = (MAGIC, rank, self.array.itemsize, self.swizzle, 0, address)
-        return struct.pack(LAYOUT, *head, *shape, *strides, *self.box[::-1], *fill).ljust(SIZE, b"\0")
+        x = self.array
+        return Tiles(x.itemsize, self.swizzle, address, x.shape[::-1], x.strides[::-1], self.box[::-1]).encode()
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """A decoded map; axes from the innermost."""
+    """A map as it is encoded; axes from the innermost, strides in bytes."""
 
     element: int
     swizzle: int
@@ -70,6 +67,13 @@ class Tiles:
     @property
     def bytes(self) -> int:
         return math.prod(self.box) * self.element
+
+    def encode(self) -> bytes:
+        """The 128 bytes."""
+        rank = len(self.box)
+        fill = (1,) * (5 - rank)
+        head = (MAGIC, rank, self.element, self.swizzle, 0, self.address)
+        return struct.pack(LAYOUT, *head, *self.shape, *fill, *self.strides, *fill, *self.box, *fill).ljust(SIZE, b"\0")
 
     def addresses(self, corner: Sequence[int]) -> tuple[Array, Array]:
         """Addresses of the elements of a box in global memory, and which of them are inside; the innermost axis fastest."""

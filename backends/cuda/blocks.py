@@ -1,0 +1,112 @@
+"""tile-blocks, tile-warpgroups: how the axes of a function are cut for blocks of threads, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attngen.ir.core import Value
+from attngen.ir.elementwise import Cast
+from attngen.ir.func import Func
+from attngen.ir.nd import Contract, looked_up
+from attngen.ir.passes.tile import tile
+from attngen.ir.passes.tile_sizes import all_extents, cut_axes, fit, role_of
+from attngen.ir.pipeline import register_pass
+from attngen.ir.types import bound
+
+HALF_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """rows: of a block; reduced: elements of a reduced axis per trip."""
+
+    rows: int
+    reduced: int
+
+
+SCALAR = Shape(32, 32)
+"""Each element is one thread's work, and tiles lie in shared memory."""
+
+
+def by_warps(width: int) -> Shape:
+    """For products of warps (mma.sync). width: of the widest tile beside the scores. Accumulators of 16 rows per warp, scores
+    and operands stay in 255 registers; two stages of operands in 99 KB of shared memory."""
+    if width <= 64:
+        return Shape(128, 64)
+    if width <= 96:
+        return Shape(128, 64)
+    if width <= 128:
+        return Shape(128, 32)
+    return Shape(64, 32)
+
+
+def by_warpgroups(width: int) -> Shape:
+    """For products of warpgroups (wgmma): two of them with 64 rows each, 227 KB of shared memory."""
+    if width <= 128:
+        return Shape(128, 128)
+    if width <= 192:
+        return Shape(128, 80)
+    return Shape(128, 64)
+
+
+def operand(x: Value) -> Value:
+    """What a product reads, without a cast to a wider float."""
+    return x.op.value if isinstance(x.op, Cast) and x.op.value.element.is_float else x
+
+
+def halves(func: Func) -> list[Contract]:
+    """The products that have an operand of 16-bit floats."""
+    products = [op for op in func.walk() if isinstance(op, Contract)]
+    return [
+        op
+        for op in products
+        if any(operand(v).element.is_float and operand(v).element.bytes == HALF_BYTES for v in (op.lhs, op.rhs))
+    ]
+
+
+def choose(func: Func, warpgroups: bool) -> dict[str, int]:
+    """The length of a part for every axis that should be cut."""
+    extents = all_extents(func)
+    wanted = cut_axes(func, extents)
+    products = halves(func)
+    widths = [bound(extents[n]) for op in products for v in (op.lhs, op.rhs) for n in v.names if n not in wanted]
+    width = max(widths, default=0)
+    shape = SCALAR if not products else by_warpgroups(width) if warpgroups else by_warps(width)
+    steps: dict[str, int] = {}
+    rows = shape.rows
+    for name in reversed([n for n in extents if n in wanted]):
+        role = role_of(func, name)
+        if role == "batch":
+            steps[name] = 1
+        elif role == "row":
+            steps[name] = max(min(rows, extents[name]), 1)
+            rows = max(rows // steps[name], 1)
+    for name in (n for n in extents if n in wanted and n not in steps):
+        steps[name] = max(min(shape.reduced, extents[name]), 1)
+    whole = looked_up(func.body.ops)
+    if not products:
+        for type in dict.fromkeys(v.tensor for op in func.body.ops for v in (*op.operands, *op.results)):
+            if not whole & set(type.names):
+                fit(type, steps)
+    return {n: steps[n] for n in extents if n in steps}
+
+
+@register_pass("tile-blocks", resolve=lambda func: choose(func, warpgroups=False))
+def tile_blocks(func: Func, /, **steps: int) -> Func:
+    """`tile` with parts for blocks of threads: as many rows as 4 or 8 warps multiply at a time, and as many elements of the
+    reduced axis as leave room in registers and shared memory.
+
+    before: %m = nd.reduce %x kind max over [j] : tensor<i=1000, f32>
+    after:  %m = loop.parallel %i: i = 0 to 1000 step 128 out (%dst) { %r = loop.for %j: j = 0 to 500 step 64 … }
+    """
+    return tile(func, **steps)
+
+
+@register_pass("tile-warpgroups", resolve=lambda func: choose(func, warpgroups=True))
+def tile_warpgroups(func: Func, /, **steps: int) -> Func:
+    """`tile` with parts for warpgroups, each of which multiplies 64 rows at a time.
+
+    before: %m = nd.reduce %x kind max over [j] : tensor<i=1000, f32>
+    after:  %m = loop.parallel %i: i = 0 to 1000 step 128 out (%dst) { %r = loop.for %j: j = 0 to 500 step 128 … }
+    """
+    return tile(func, **steps)

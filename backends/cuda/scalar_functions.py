@@ -1,0 +1,253 @@
+"""What the source of scalar kernels calls: memory by address, and functions of numbers whose types decide what they are.
+
+In registers f16 and bf16 are floats that such a number can hold. Numba's own operators do the rest: +, -, * and comparisons,
+which mean the same on a device and in Python. (Its `-x` does not: NVVM refuses `fneg`.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from attngen.backends.cuda.toolchain import numba_cuda
+from attngen.ir.types import ElementType
+
+Ir = Any
+"""A value or a builder of llvmlite."""
+
+SHARED = "attngen_shared"
+"""The dynamic shared memory of a block."""
+
+REGISTERS: Mapping[str, str] = {
+    **{"f64": "float64", "f32": "float32", "f16": "float32", "bf16": "float32"},
+    **{"i64": "int64", "i32": "int32", "i8": "int8", "i1": "boolean", "index": "int64"},
+}
+"""What Numba calls the type that an element has in a register."""
+
+
+@cache
+def namespace() -> Mapping[str, Any]:
+    """Names of the generated source, for Numba."""
+    return Functions().names
+
+
+class Functions:
+    """Makes the functions. They are intrinsics, one or a few instructions each."""
+
+    def __init__(self) -> None:
+        cuda = numba_cuda()
+        self.types: Any = cuda.types
+        self.intrinsic: Any = import_module("numba.cuda.extending").intrinsic
+        self.ll: Any = import_module("llvmlite.ir")
+        t, ll = self.types, self.ll
+        self.word = {n: ll.IntType(n) for n in (1, 8, 16, 32, 64)}
+        self.memory: dict[str, Ir] = {
+            "f64": ll.DoubleType(),
+            "f32": ll.FloatType(),
+            "f16": self.word[16],
+            "bf16": self.word[16],
+        }
+        self.memory |= {
+            "i64": self.word[64],
+            "i32": self.word[32],
+            "i8": self.word[8],
+            "i1": self.word[8],
+            "index": self.word[64],
+        }
+        self.names: dict[str, Any] = {"cuda": cuda, "inf": math.inf, "nan": math.nan}
+        self.names |= {"f32": t.float32, "f64": t.float64, "i8": t.int8, "i32": t.int32, "i64": t.int64}
+        for element in ElementType:
+            self.access(element.value)
+        self.names |= {"div": self.coordinate("udiv"), "rem": self.coordinate("urem")}
+        for name in ("exp", "exp2", "log", "log2", "tanh", "sqrt", "floor", "rint"):
+            self.names[name] = self.unary(lambda b, x, name=name: self.library(b, name, x))
+        self.names |= {
+            "absolute": self.unary(self.absolute),
+            "negative": self.unary(self.negative),
+            "sigmoid": self.unary(self.sigmoid),
+            "rsqrt": self.unary(lambda b, x: b.fdiv(x.type(1.0), self.library(b, "sqrt", x))),
+            "divide": self.binary(lambda b, x, y: b.fdiv(x, y)),
+            "floordiv": self.binary(lambda b, x, y: self.divided(b, x, y)[0]),
+            "mod": self.binary(lambda b, x, y: self.divided(b, x, y)[1]),
+            "maximum": self.binary(lambda b, x, y: self.extreme(b, "max", x, y)),
+            "minimum": self.binary(lambda b, x, y: self.extreme(b, "min", x, y)),
+            "round_f16": self.unary(lambda b, x: self.widened(b, self.narrowed(b, x, "f16"), "f16"), t.float32),
+            "round_bf16": self.unary(lambda b, x: self.widened(b, self.narrowed(b, x, "bf16"), "bf16"), t.float32),
+            "select": self.choice(),
+        }
+
+    # ---- how Numba gets them
+
+    def unary(self, build: Callable[[Ir, Ir], Ir], result: Any = None) -> Any:
+        def function(context: Any, x: Any) -> Any:
+            given = self.types.unliteral(x)
+            return (result or given)(given), lambda context, b, signature, args: build(b, *args)
+
+        return self.intrinsic(function)
+
+    def binary(self, build: Callable[[Ir, Ir, Ir], Ir]) -> Any:
+        def function(context: Any, x: Any, y: Any) -> Any:
+            given = self.types.unliteral(x)
+            return given(given, given), lambda context, b, signature, args: build(b, *args)
+
+        return self.intrinsic(function)
+
+    def choice(self) -> Any:
+        def function(context: Any, condition: Any, x: Any, y: Any) -> Any:
+            given = self.types.unliteral(x)
+            return given(self.types.boolean, given, given), lambda context, b, signature, args: b.select(*args)
+
+        return self.intrinsic(function)
+
+    def coordinate(self, instruction: str) -> Any:
+        """On numbers from 0 to 2^31: faster than Numba's operators on 64 bits with a sign."""
+
+        def build(b: Ir, x: Ir, y: Ir) -> Ir:
+            x, y = (b.trunc(value, self.word[32]) for value in (x, y))
+            return b.zext(getattr(b, instruction)(x, y), self.word[64])
+
+        def function(context: Any, x: Any, y: Any) -> Any:
+            t = self.types.int64
+            return t(t, t), lambda context, b, signature, args: build(b, *args)
+
+        return self.intrinsic(function)
+
+    # ---- memory
+
+    def access(self, element: str) -> None:
+        """load_f32(address), store_f32(address, x) for global memory; get_f32(first byte, n), put_f32(first byte, n, x) for
+        the n-th element of a part of shared memory."""
+        t = self.types
+        register, address = getattr(t, REGISTERS[element]), t.int64
+        kind = self.memory[element]
+
+        def somewhere(b: Ir, place: Ir) -> Ir:
+            return b.inttoptr(place, self.ll.PointerType(kind, addrspace=1))
+
+        def here(b: Ir, first: Ir, n: Ir) -> Ir:
+            array = self.ll.ArrayType(self.word[8], 0)
+            found = b.module.globals.get(SHARED)
+            if found is None:
+                found = self.ll.GlobalVariable(b.module, array, SHARED, addrspace=3)
+                found.linkage, found.align = "external", 16
+            start = b.gep(found, [self.word[32](0), b.trunc(first, self.word[32])])
+            start = b.bitcast(start, self.ll.PointerType(kind, addrspace=3))
+            return b.gep(start, [b.trunc(n, self.word[32])])
+
+        def read(b: Ir, place: Ir) -> Ir:
+            return self.widened(b, b.load(place), element)
+
+        def write(context: Any, b: Ir, place: Ir, x: Ir) -> Ir:
+            b.store(self.narrowed(b, x, element), place)
+            return context.get_dummy_value()
+
+        def load(context: Any, place: Any) -> Any:
+            return register(address), lambda context, b, signature, args: read(b, somewhere(b, args[0]))
+
+        def store(context: Any, place: Any, x: Any) -> Any:
+            signature = t.void(address, register)
+            return signature, lambda context, b, signature, args: write(context, b, somewhere(b, args[0]), args[1])
+
+        def get(context: Any, first: Any, n: Any) -> Any:
+            return register(address, address), lambda context, b, signature, args: read(b, here(b, *args))
+
+        def put(context: Any, first: Any, n: Any, x: Any) -> Any:
+            signature = t.void(address, address, register)
+            return signature, lambda context, b, signature, args: write(context, b, here(b, *args[:2]), args[2])
+
+        for function in (load, store, get, put):
+            self.names[f"{function.__name__}_{element}"] = self.intrinsic(function)
+
+    def widened(self, b: Ir, x: Ir, element: str) -> Ir:
+        """From memory to a register."""
+        match element:
+            case "f16":
+                return b.fpext(b.bitcast(x, self.ll.HalfType()), self.memory["f32"])
+            case "bf16":
+                return b.bitcast(b.shl(b.zext(x, self.word[32]), self.word[32](16)), self.memory["f32"])
+            case "i1":
+                return b.icmp_unsigned("!=", x, x.type(0))
+            case _:
+                return x
+
+    def narrowed(self, b: Ir, x: Ir, element: str) -> Ir:
+        """From a register to memory: to nearest, ties to even; NaN stays NaN."""
+        match element:
+            case "f16":
+                return b.bitcast(b.fptrunc(x, self.ll.HalfType()), self.word[16])
+            case "bf16":
+                if x.type == self.memory["f64"]:
+                    x = b.fptrunc(x, self.memory["f32"])
+                return self.assembly(b, "cvt.rn.bf16.f32 $0, $1;", "=h,f", self.word[16], x)
+            case "i1":
+                return b.zext(x, self.word[8])
+            case _:
+                return x
+
+    # ---- functions of numbers
+
+    def assembly(self, b: Ir, text: str, constraints: str, result: Ir, *args: Ir) -> Ir:
+        kind = self.ll.FunctionType(result, [x.type for x in args])
+        return b.call(self.ll.InlineAsm(kind, text, constraints), args)
+
+    def library(self, b: Ir, name: str, *args: Ir) -> Ir:
+        """A function of libdevice."""
+        kind = args[0].type
+        name = f"__nv_{name}{'f' if kind == self.memory['f32'] else ''}"
+        found = b.module.globals.get(name) or self.ll.Function(
+            b.module, self.ll.FunctionType(kind, [x.type for x in args]), name
+        )
+        return b.call(found, args)
+
+    def is_float(self, x: Ir) -> bool:
+        return x.type in (self.memory["f32"], self.memory["f64"])
+
+    def absolute(self, b: Ir, x: Ir) -> Ir:
+        return self.library(b, "fabs", x) if self.is_float(x) else b.select(b.icmp_signed("<", x, x.type(0)), b.neg(x), x)
+
+    def negative(self, b: Ir, x: Ir) -> Ir:
+        return b.fsub(x.type(-0.0), x) if self.is_float(x) else b.neg(x)
+
+    def sigmoid(self, b: Ir, x: Ir) -> Ir:
+        one = x.type(1.0)
+        e = self.library(b, "exp", self.negative(b, self.library(b, "fabs", x)))
+        return b.fdiv(b.select(b.fcmp_ordered("<", x, x.type(0.0)), e, one), b.fadd(one, e))
+
+    def extreme(self, b: Ir, which: str, x: Ir, y: Ir) -> Ir:
+        """NaN if either is."""
+        if x.type == self.memory["f32"]:
+            return self.assembly(b, f"{which}.NaN.f32 $0, $1, $2;", "=f,f,f", x.type, x, y)
+        sign = ">" if which == "max" else "<"
+        if x.type == self.memory["f64"]:
+            chosen = b.select(b.fcmp_unordered(sign, x, y), x, y)
+            return b.select(b.fcmp_unordered("uno", y, y), y, chosen)
+        if x.type == self.word[1]:
+            return b.or_(x, y) if which == "max" else b.and_(x, y)
+        return b.select(b.icmp_signed(sign, x, y), x, y)
+
+    def divided(self, b: Ir, x: Ir, y: Ir) -> tuple[Ir, Ir]:
+        """(x // y, x % y) as Python has them. By 0, integers give 0; floats what x / y gives, and NaN."""
+        kind = x.type
+        if self.is_float(x):
+            zero, one = kind(0.0), kind(1.0)
+            rest = self.library(b, "fmod", x, y)
+            differ = b.xor(b.fcmp_ordered("<", y, zero), b.fcmp_ordered("<", rest, zero))
+            wrong = b.and_(b.fcmp_unordered("!=", rest, zero), differ)
+            quotient = b.fdiv(b.fsub(x, rest), y)
+            quotient = self.library(b, "rint", b.select(wrong, b.fsub(quotient, one), quotient))
+            rest = b.select(wrong, b.fadd(rest, y), rest)
+            rest = b.select(b.fcmp_ordered("==", rest, zero), self.library(b, "copysign", zero, y), rest)
+            return b.select(b.fcmp_ordered("==", y, zero), b.fdiv(x, y), quotient), rest
+        zero, one = kind(0), kind(1)
+        # x / -1 is -x, also for the least number, whose division is undefined.
+        by_zero, by_minus = b.icmp_signed("==", y, zero), b.icmp_signed("==", y, kind(-1))
+        safe = b.select(b.or_(by_zero, by_minus), one, y)
+        quotient, rest = b.sdiv(x, safe), b.srem(x, safe)
+        differ = b.xor(b.icmp_signed("<", rest, zero), b.icmp_signed("<", safe, zero))
+        wrong = b.and_(b.icmp_signed("!=", rest, zero), differ)
+        quotient, rest = b.select(wrong, b.sub(quotient, one), quotient), b.select(wrong, b.add(rest, safe), rest)
+        quotient = b.select(by_minus, b.neg(x), b.select(by_zero, zero, quotient))
+        return quotient, b.select(b.or_(by_zero, by_minus), zero, rest)
