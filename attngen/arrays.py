@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from attngen.backends import Arrays
 from attngen.ir.diagnostics import Error
 from attngen.ir.types import Layout, TensorType, bound
 from attngen.names import kind_of
@@ -18,6 +19,8 @@ from attngen.specs import array_dtype, show_shape
 
 Array = np.ndarray[Any, Any]
 
+CUDA = 2
+"""A device, as DLPack counts."""
 EXACT_WORK = 1_000_000
 """How far the search for a shared element goes before an overlap counts as not disproved."""
 
@@ -49,15 +52,18 @@ class ArrayType:
         """At the largest extents."""
         return self.type.size * self.type.element.bytes
 
-    def check(self, x: Any, extents: dict[str, int]) -> Array:
+    def check(self, x: Any, extents: dict[str, int], arrays: Arrays) -> Any:
         """The array, if it is what is expected; runtime extents are read off the first array that has them."""
-        check_array(self.name, x)
+        found = arrays.read(self.name, x)
+        self.check_type(found, extents)
+        return found
+
+    def check_type(self, x: Any, extents: dict[str, int]) -> None:
         if x.dtype is not self.dtype and x.dtype != self.dtype:
             given, help = show_dtype(x.dtype), conversion(self.name, x.dtype, self.dtype)
             raise Error(f"{self.name}: expected dtype {self.dtype.name}, got {given}; {help}")
         if x.shape != self.fixed_shape:
             self.check_shape(x.shape, extents)
-        return x if type(x) is np.ndarray else np.asarray(x)
 
     def check_shape(self, shape: tuple[int, ...], extents: dict[str, int]) -> None:
         groups = self.layout.groups
@@ -83,8 +89,17 @@ def check_array(name: str, x: object) -> TypeGuard[Array]:
     if isinstance(x, np.ma.MaskedArray):
         raise Error(f"{name}: a masked array's mask would be ignored; pass {name}.filled(…) or {name}.data")
     if not isinstance(x, np.ndarray):
+        if on_gpu(x):
+            kind = kind_of(x)
+            raise Error(f"{name}: expected a NumPy array, got {kind} on a GPU; compile for the target cuda, or copy {name} here")
         raise Error(f"{name}: expected a NumPy array, got {kind_of(x)}; use np.asarray({name})")
     return True
+
+
+def on_gpu(x: object) -> bool:
+    """Whether an array lies on an NVIDIA GPU, as far as it says so."""
+    where: Any = getattr(x, "__dlpack_device__", None)
+    return where()[0] == CUDA if callable(where) else hasattr(type(x), "__cuda_array_interface__")
 
 
 def show_dtype(dtype: Any) -> str:
@@ -98,18 +113,23 @@ def conversion(name: str, given: Any, want: Any) -> str:
     return f"use {name}.astype(np.{want.name})" if given.kind in "fiub" else "convert it"
 
 
-def check_out(want: ArrayType, out: Any, extents: dict[str, int], others: Sequence[tuple[str, Array]]) -> Array:
+def check_out(
+    want: ArrayType, out: Any, extents: dict[str, int], others: Sequence[tuple[str, Any]], arrays: Arrays
+) -> Any:
     """An array to write into: right, writable, without two elements in one place, apart from inputs and other outputs."""
-    if not isinstance(out, np.ndarray) or out.dtype != want.dtype:  # pyright: ignore[reportUnknownMemberType]
-        given = show_dtype(out.dtype) if isinstance(out, np.ndarray) else kind_of(out)  # pyright: ignore[reportUnknownMemberType]
+    if getattr(out, "dtype", None) is None or arrays is HOST and not isinstance(out, np.ndarray):
+        raise Error(f"{want.name}: expected an array of {want.dtype.name} to write into, got {kind_of(out)}; use np.empty(shape, …)")
+    found = arrays.read(want.name, out)
+    if found.dtype != want.dtype:
+        given = show_dtype(found.dtype)
         raise Error(f"{want.name}: expected an array of {want.dtype.name} to write into, got {given}; use np.empty(shape, …)")
-    found = want.check(out, extents)
-    if not out.flags.writeable:
+    want.check_type(found, extents)
+    if not arrays.writeable(found):
         raise Error(f"{want.name}: the array is read-only; pass a writable one, or leave {want.name} away")
     if overlaps_itself(found):
         raise Error(f"{want.name}: elements share memory (strides {found.strides}); pass an array of its own, np.empty(shape)")
     for name, other in others:
-        if overlap(found, other):
+        if arrays.overlap(found, other):
             raise Error(f"{want.name}: shares memory with {name}; pass an array of its own, or a copy of {name}")
     return found
 
@@ -124,10 +144,10 @@ def overlap(a: Array, b: Array) -> bool:
         return True
 
 
-def overlaps_itself(x: Array) -> bool:
+def overlaps_itself(x: Any) -> bool:
     """Whether two elements have a byte in common; what cannot be decided in bounded work counts as yes."""
     dims = sorted((abs(stride), length) for stride, length in zip(x.strides, x.shape, strict=True) if length > 1)
-    if not x.size or x.flags.c_contiguous:
+    if not x.size or isinstance(x, np.ndarray) and x.flags.c_contiguous:
         return False
     reach = x.itemsize
     for stride, length in dims:
@@ -143,3 +163,35 @@ def overlaps_itself(x: Array) -> bool:
         places = [place + k * stride for place in places for k in range(length)]
     places.sort()
     return any(after - before < x.itemsize for before, after in pairwise(places))
+
+
+class HostArrays:
+    """Satisfies `attngen.backends.Arrays`: NumPy's arrays, which stand for themselves."""
+
+    def read(self, name: str, x: Any) -> Array:
+        check_array(name, x)
+        return x if type(x) is np.ndarray else np.asarray(x)
+
+    def overlap(self, a: Array, b: Array) -> bool:
+        return overlap(a, b)
+
+    def writeable(self, x: Array) -> bool:
+        return x.flags.writeable
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, like: Sequence[Array]) -> Array:
+        return np.empty(shape, dtype)
+
+    def result(self, x: Array) -> Array:
+        return x
+
+    def upload(self, values: Array, like: Sequence[Array]) -> Array:
+        return values
+
+    def download(self, x: Array) -> Array:
+        return x
+
+    def fill(self, x: Array, values: Array) -> None:
+        x[...] = values
+
+
+HOST = HostArrays()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import attngen
+from attngen import export_cuda
 from attngen.backends import Executable, get_backend
 from attngen.backends.cpu.build import Built as CpuBuilt
 from attngen.backends.cpu.export import njit
@@ -39,6 +40,7 @@ SUFFIXES = {
     ".c": "what goes around the object code: checks, threads, self test",
     ".ll": "the kernel as LLVM's text",
     ".s": "the kernel as assembly",
+    **export_cuda.SUFFIXES,
 }
 
 INTERPRETED = 1 << 25
@@ -63,6 +65,10 @@ def export(kernels: Sequence[Compiled], path: str | PathLike[str], *, name: str 
         raise Error(f"export: {file}: the suffix says what to write: {known}")
     if suffix in (".o", ".ll", ".s") and len(kernels) > 1:
         raise Error(f"export: {file}: several targets go into one .so; write a {suffix} file for one target")
+    for kernel in kernels:
+        export_cuda.check(file, kernel.target, len(kernels))
+    if suffix in export_cuda.SUFFIXES:
+        return export_cuda.export(file, kernels[0].target, kernels[0].traced, whole(kernels[0], "cuda"))
     made = interface(kernels, name, tested=suffix in (".so", ".c"))
     content = contents(made, PurePath(file), cc)
     write(file, lambda out: out.write(content if isinstance(content, bytes) else content.encode()))
@@ -113,11 +119,12 @@ def interface(kernels: Sequence[Compiled], name: str, tested: bool) -> Interface
     return with_vectors(made, list(given), traced, kernels[0], built) if tested else made
 
 
-def whole(kernel: Compiled) -> Built:
-    """What was built, if C can have it."""
-    backend = kernel.target.partition(":")[0]
-    if backend != "cpu":
-        raise Error(f"export: a kernel for {kernel.target} has no machine code; compile for target='cpu' or 'cpu:x86-64-v3'")
+def whole(kernel: Compiled, backend: str = "cpu") -> Built:
+    """What was built, if it is machine code of this backend."""
+    if kernel.target.partition(":")[0] != backend:
+        raise Error(
+            f"export: a kernel for {kernel.target} has no machine code of the CPU; compile for target='cpu' or 'cpu:x86-64-v3'"
+        )
     built = kernel.built
     if built is None or len(built.live) != len(kernel.traced.func.outputs):
         raise Error(f"export: @{kernel.traced.func.name} has an axis of extent 0, so there is no loop to export")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from attngen.arrays import Array, ArrayType, check_out
-from attngen.backends import Executable
+from attngen.arrays import HOST, Array, ArrayType, check_out
+from attngen.backends import Arrays, Executable
 from attngen.derived import Derived
 from attngen.ir.diagnostics import Error, Remark
 from attngen.ir.func import Func
@@ -114,8 +114,11 @@ class Kernel:
         built: Built | None,
         *,
         target: str,
+        arrays: Arrays = HOST,
     ) -> None:
+        """arrays: what kernels for the target take and make."""
         self.program, self.target = program, target
+        self._own = arrays
         self.stages: Mapping[str, str] = Stages(traced.func, built)
         self.seconds: Mapping[str, float] = built.seconds if built else {}
         self.origin = built.origin if built else "not compiled"
@@ -180,22 +183,24 @@ class Kernel:
         if named or len(arrays) != len(self._inputs):
             arrays = self._bind(arrays, named)
         extents: dict[str, int] = {}
-        given = [want.check(x, extents) for want, x in zip(self._inputs, arrays, strict=True)]
-        given += self._captured
+        own = self._own
+        given = [want.check(x, extents, own) for want, x in zip(self._inputs, arrays, strict=True)]
+        given += [own.upload(x, given) for x in self._captured]
         outputs = self._out_arrays(out, extents, given)
         built = self._built
         if built is None or 0 in extents.values():
             # An extent of 0 needs no loop, and its meaning is that of the interpreter.
             if any(x.size for x in outputs):
-                results = run(self._traced.func, *(given[self._places[name]] for name in self._traced.sources))
-                for array, result in zip(outputs, results, strict=True):
-                    array[...] = result
+                read = [own.download(given[self._places[name]]) for name in self._traced.sources]
+                for array, result in zip(outputs, run(self._traced.func, *read), strict=True):
+                    own.fill(array, result)
         else:
             threads = get_num_threads if count is None else lambda: count
             built.executable([given[k] for k in self._read], [outputs[k] for k in built.live], threads)
             self._calls += 1
             if self._calls == OFTEN:
                 self._shorten()
+        outputs = [own.result(x) for x in outputs]
         # What was given is returned itself, of whatever subclass of an array it is.
         if not self._traced.several:
             return outputs[0] if out is None else out
@@ -252,10 +257,11 @@ class Kernel:
         taken = tuple(zip(self._places, inputs, strict=True))
         for want, x in zip(self._outputs, given, strict=True):
             if x is None:
-                arrays.append(np.empty(want.fixed_shape if want.fixed_shape is not None else want.shape(extents), want.dtype))
+                shape = want.fixed_shape if want.fixed_shape is not None else want.shape(extents)
+                arrays.append(self._own.empty(shape, want.dtype, inputs))
             else:
-                arrays.append(check_out(want, x, extents, taken))
-                taken = (*taken, (want.name, x))
+                arrays.append(check_out(want, x, extents, taken, self._own))
+                taken = (*taken, (want.name, arrays[-1]))
         return arrays
 
     def export(self, path: str | PathLike[str], *, name: str = "", cc: str = "", versions: Sequence[Kernel] = ()) -> None:
@@ -263,12 +269,13 @@ class Kernel:
 
         .so is a shared library that C can call, .h its header; .py calls the library lib<name>.so beside it, with NumPy
         alone. .o is object code and .c what goes around it, for linking elsewhere. .ll and .s are the kernel as text.
+        Kernels for GPUs are written as .ptx or .cubin, with FILE.json beside it, which says how to launch it.
 
         name: of the function in C, the program's own if empty. cc: the C compiler that links a .so, with its flags; if empty,
         $CC or cc, or the cross compiler of the target, such as aarch64-linux-gnu-gcc. versions: kernels of the same program
         for other targets; the library runs the first one that the processor can run, this kernel first.
 
-        Raises Error for other suffixes, kernels that are not for the CPU, and where there is no C compiler.
+        Raises Error for other suffixes, for those that the kernel's target has no code for, and where there is no C compiler.
         """
         from attngen.export import Compiled, export
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from attngen.backends import Backend, backend_names, built_in, get_backend
+from attngen.arrays import HOST
+from attngen.backends import Arrays, Backend, OwnArrays, Parallel, Tiles, backend_names, built_in, get_backend
 from attngen.cached_build import build
 from attngen.derived import Derived
 from attngen.ir.core import Block
@@ -17,6 +19,7 @@ from attngen.ir.pipeline import Pipeline, VerifyEach, parse_pipeline
 from attngen.ir.rewrite import postorder
 from attngen.kernel import Built, Kernel, Traced
 from attngen.names import kind_of, suggest
+from attngen.thread_count import get_num_threads
 
 
 def build_kernel(
@@ -39,16 +42,39 @@ def build_kernel(
     steps = (
         parse_pipeline(PIPELINE) if pipeline is None else parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     )
-    steps = Pipeline((*steps.steps, *parse_pipeline(backend.passes(variant)).steps))
+    steps = Pipeline((*own_tiling(steps, backend).steps, *parse_pipeline(backend.passes(variant)).steps))
     live = tuple(k for k, v in enumerate(traced.func.outputs) if v.tensor.size)
     func, sources = with_outputs(traced, live)
     if not live or any(not v.tensor.size for op in func.body.ops for v in (*op.operands, *op.results)):
-        return Kernel(program, traced, None, target=target)
+        return Kernel(program, traced, None, target=target, arrays=arrays_of(target))
     derived = Derived(func, steps, backend, variant, verify_each)
     derived.seconds["backend"] = loaded
     made = build(derived)
     built = Built(derived, made.executable, live, sources, made.seconds, made.origin)
-    return Kernel(program, traced, built, target=target)
+    return Kernel(program, traced, built, target=target, arrays=arrays_of(target))
+
+
+@lru_cache(64)
+def arrays_of(target: str) -> Arrays:
+    """What arrays kernels for a target take and make."""
+    backend, variant = find_target(target)
+    own = backend.arrays(variant) if isinstance(backend, OwnArrays) else None
+    return HOST if own is None else own
+
+
+def parallelism(target: str) -> int:
+    """How many parts of a nest of loops run at the same time."""
+    backend, variant = find_target(target)
+    return backend.parallelism(variant) if isinstance(backend, Parallel) else get_num_threads()
+
+
+def own_tiling(steps: Pipeline, backend: Backend) -> Pipeline:
+    """The pipeline with the backend's own way to cut axes where nothing is said about how."""
+    if not isinstance(backend, Tiles):
+        return steps
+    own = parse_pipeline(backend.tiling).steps
+    found = [own if step.name == "tile" and not step.options else (step,) for step in steps.steps]
+    return Pipeline(tuple(step for several in found for step in several))
 
 
 def with_outputs(traced: Traced, live: tuple[int, ...]) -> tuple[Func, tuple[str, ...]]:

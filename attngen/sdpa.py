@@ -163,7 +163,7 @@ def make_kernel(arrays: Named, options: Options, extras: tuple[Extra, ...], targ
         made,
         traced,
         target=target,
-        pipeline=split_pipeline(Shape.of(arrays[0][1], arrays[1][1], options.layout), options, form),
+        pipeline=split_pipeline(Shape.of(arrays[0][1], arrays[1][1], options.layout), options, form, target),
     )
 
 
@@ -181,7 +181,7 @@ def modified_kernel(
     made = sdpa_program(shape, options, read_dtype(query.dtype, "query").accumulator, extras)
     # What is kept must not keep alive what the modifications have captured.
     bare = dataclasses.replace(traced, captured={})
-    pipeline = split_pipeline(shape, options, form)
+    pipeline = split_pipeline(shape, options, form, target)
     kernel = KERNELS.get(
         ("sdpa", traced.func, target, pipeline), lambda: build_kernel(made, bare, target=target, pipeline=pipeline)
     )

@@ -6,10 +6,10 @@ import math
 
 from attngen.ir.passes import PIPELINE
 from attngen.ir.types import UpTo, bound
+from attngen.lowering import parallelism
 from attngen.sdpa_options import Options
 from attngen.sdpa_runtime import Form
 from attngen.sdpa_shapes import Shape
-from attngen.thread_count import get_num_threads
 
 QUERY_BLOCK = 32
 """About as many queries are one piece of work anyway."""
@@ -19,16 +19,16 @@ ROOMY = 16
 """Parts of a kernel for many lengths: how much of its longest one is in use, only a call knows."""
 
 
-def split_pipeline(shape: Shape, options: Options, form: Form) -> str | None:
+def split_pipeline(shape: Shape, options: Options, form: Form, target: str) -> str | None:
     """The passes; None for the common ones alone."""
-    parts = options.splits or automatic(shape, form)
+    parts = options.splits or automatic(shape, form, target)
     return None if parts <= 1 else f"{PIPELINE},split-reduction{{into={parts}}}"
 
 
-def automatic(shape: Shape, form: Form) -> int:
-    """As many parts as give each thread one, if they are long enough."""
+def automatic(shape: Shape, form: Form, target: str) -> int:
+    """As many parts as give each thread (or multiprocessor) one, if they are long enough."""
     pieces = math.prod((*shape.batch, shape.kv_heads or 1, -(-bound(form.q_len) // QUERY_BLOCK)))
     longest = bound(form.kv_len) // LEAST_KEYS
-    if pieces == 0 or pieces >= (threads := get_num_threads()):
+    if pieces == 0 or pieces >= (threads := parallelism(target)):
         return 1
     return min(ROOMY if isinstance(form.kv_len, UpTo) else -(-threads // pieces), max(longest, 1))

@@ -111,6 +111,67 @@ class KeepsCode(Protocol):
         ...
 
 
+class Arrays(Protocol):
+    """How the arrays of a call are read and made. What stands for one has the attributes of a NumPy array that say what it is:
+    dtype, shape, ndim, size, itemsize, strides (in bytes)."""
+
+    def read(self, name: str, x: Any) -> Any:
+        """What stands for an array that a user has given. Raises Error for all that kernels of the target cannot read."""
+        ...
+
+    def overlap(self, a: Any, b: Any) -> bool:
+        """Whether they may have a byte in common."""
+        ...
+
+    def writeable(self, x: Any) -> bool: ...
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, like: Sequence[Any]) -> Any:
+        """A new one, made by the library that the first of the inputs `like` came from."""
+        ...
+
+    def result(self, x: Any) -> Any:
+        """The array of that library, for whoever called."""
+        ...
+
+    def upload(self, values: Any, like: Sequence[Any]) -> Any:
+        """A NumPy array, where the inputs `like` are."""
+        ...
+
+    def download(self, x: Any) -> Any:
+        """As a NumPy array."""
+        ...
+
+    def fill(self, x: Any, values: Any) -> None:
+        """Write the elements of a NumPy array to it."""
+        ...
+
+
+@runtime_checkable
+class OwnArrays(Protocol):
+    """What a backend has besides, if its kernels take other arrays than NumPy's."""
+
+    def arrays(self, target: str) -> Arrays | None:
+        """Those that kernels for the target take; None for NumPy's."""
+        ...
+
+
+@runtime_checkable
+class Parallel(Protocol):
+    """What a backend has besides, if it does not work with as many threads as `attngen.get_num_threads` says."""
+
+    def parallelism(self, target: str) -> int:
+        """How many parts of a nest of loops run at the same time."""
+        ...
+
+
+@runtime_checkable
+class Tiles(Protocol):
+    """What a backend has besides, if it cuts axes in its own way."""
+
+    tiling: str
+    """The pass that stands for every `tile` without options."""
+
+
 def built_in() -> set[str]:
     """The backends here. A folder without build.py holds tools, and is no backend."""
     return {

@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 import click
 
+from attngen import export_cuda
 from attngen.cli.run import read_job, read_tiles, waiting, with_tiles
 from attngen.export import SUFFIXES
 from attngen.ir.passes import PIPELINE
@@ -51,12 +52,14 @@ def command(
     .py  a module that calls lib<name>.so beside it and needs nothing but NumPy
     .o   object code, and .c what goes around it, for linking elsewhere
     .ll  the kernel as LLVM's text, .s as assembly
+    .ptx, .cubin  a kernel for GPUs; beside it .json, which says how to launch it
 
     \b
     attngen compile --shape 1,8,512,512,64 -o libattention.so -o attention.h -o attention.py
     attngen compile mine.py:causal --shape q=1,8,512,64 --shape k=… --shape v=… -o causal.so
     attngen compile --target cpu:x86-64-v4 --target cpu:x86-64-v2 -o attention.so
     attngen compile --target cpu:neoverse-n1 -o attention.o -o attention.c -o attention.h
+    attngen compile --target cuda:sm_90a -o attention.cubin      no GPU is needed for it
 
     With several targets the library runs the first one that the processor can run. From C:
 
@@ -74,6 +77,8 @@ def command(
     for out in outs:
         if PurePath(out).suffix not in SUFFIXES:
             raise click.UsageError(f"--out {out}: the suffix says what to write: {' '.join(SUFFIXES)}")
+        for target in targets or ("cpu",):
+            export_cuda.check(out, target, len(targets))
     job = read_job(what, shapes, heads_kv, dtype, None, 0)
     pipeline = parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline)
     if tiles:

@@ -20,7 +20,7 @@ import attngen
 from attngen.cache import FOLDER, SIZE
 from attngen.cache_state import State, cache_state
 from attngen.cli.cache import show_bytes
-from attngen.ir.diagnostics import Error
+from attngen.ir.diagnostics import Error, IRError
 from attngen.thread_count import VARIABLE, get_num_threads
 
 NEEDED = ("numpy", "numba", "llvmlite", "networkx", "click", "rich", "platformdirs")
@@ -31,7 +31,6 @@ EXTRAS = {
     "jax": "JAX as a peer in attngen bench",
     "onnx": "the examples of ONNX's Attention",
     "matplotlib": "plots of attngen bench",
-    "numba-cuda": "compiling for NVIDIA GPUs",
 }
 """Packages that some uses need, and which."""
 
@@ -82,7 +81,7 @@ def find_all() -> Findings:
         "cache": cache(missing),
         "threads": threads(missing),
         "tools": tools(missing),
-        "gpu": gpu(),
+        "gpu": gpu(missing),
     }
     return Findings(sections, tuple(sorted(missing, key=lambda m: not m.required)))
 
@@ -185,14 +184,35 @@ def first_line(path: str) -> str:
     return (done.stdout or done.stderr).partition("\n")[0].strip()
 
 
-def gpu() -> dict[str, str]:
-    driver = Path("/proc/driver/nvidia/version")
+def gpu(missing: list[Missing]) -> dict[str, str]:
+    """What compiles for NVIDIA GPUs, which needs none, and what runs there."""
+    names = ("device", "driver", "kept", "reports", "target", "toolchain")
+    device, driver, kept, reports, target, toolchain = (import_module(f"attngen.backends.cuda.{name}") for name in names)
+    rows = {package: version for package, version in kept.versions().items() if "cuda" in package or "nvidia" in package}
     try:
-        ctypes.CDLL("libcuda.so.1")
-        library = "libcuda.so.1 is there"
-    except OSError:
-        library = "no libcuda.so.1: there is no driver of NVIDIA, and only kernels for the CPU can run"
-    return {"driver": driver.read_text().partition("\n")[0] if driver.exists() else library}
+        toolchain.numba_cuda()
+        toolchain.nvjitlink()
+        rows["targets"] = f"cuda:{', '.join(target.KNOWN)}"
+    except IRError as e:
+        rows["targets"] = "none"
+        missing.append(Missing("CUDA", f"for compiling for NVIDIA GPUs: {e.message}", e.help.replace("pip install ", pip(""))))
+    try:
+        rows["nvdisasm"] = reports.disassembler()
+    except Error as e:
+        rows["nvdisasm"] = "not found"
+        missing.append(Missing("nvdisasm", f"for kernel.stages['sass']: {e}", pip(reports.PACKAGE)))
+    kernel_module = Path("/proc/driver/nvidia/version")
+    rows["kernel module"] = kernel_module.read_text().partition("\n")[0] if kernel_module.exists() else "none of NVIDIA"
+    try:
+        found = driver.driver()
+        version: int = found.made("cuDriverGetVersion", ctypes.c_int)
+        rows["driver"] = f"of CUDA {version // 1000}.{version % 1000 // 10}"
+        for ordinal in range(found.made("cuDeviceGetCount", ctypes.c_int)):
+            x = device.device(ordinal)
+            rows[f"GPU {ordinal}"] = f"{x}, {x.multiprocessors} multiprocessors, {x.shared_bytes >> 10} KB of shared memory"
+    except Error as e:
+        rows["driver"] = f"not usable: {e.message if isinstance(e, IRError) else e}"
+    return rows
 
 
 def pip(what: str) -> str:

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attngen.backends import Emitted, Executable, Saved
+from attngen.backends import Arrays, Emitted, Executable, Saved
+from attngen.backends.cuda import blocks, branches, distribute, fragments, padding, pipelining
 from attngen.backends.cuda.target import TARGETS, find
 from attngen.ir.func import Func
 
-__all__ = ["CudaBackend", "backend"]
+__all__ = ["CudaBackend", "backend", "blocks", "branches", "distribute", "fragments", "padding", "pipelining"]
 
 
 class CudaBackend:
     """Satisfies `attngen.backends.Backend`."""
 
     name = "cuda"
+    tiling = "tile-blocks"
 
     def targets(self) -> Mapping[str, str]:
         return TARGETS
 
     def passes(self, target: str) -> str:
-        find(target)
-        return ""
+        made = find(target)
+        return f"distribute,pad-tiles,share-branches,choose-fragments,pipeline-copies{{shared={made.shared_bytes}}}"
 
     def emit(self, func: Func, target: str) -> Emitted:
         from attngen.backends.cuda.emit import program
@@ -37,6 +39,20 @@ class CudaBackend:
         from attngen.backends.cuda.build import Built
 
         return Built.compiled(emitted)
+
+    def arrays(self, target: str) -> Arrays | None:
+        """Those of GPUs, also where there is none: an array of this machine is then the first thing that is wrong."""
+        if target.endswith(",emulated"):
+            return None
+        from attngen.backends.cuda.device_arrays import DeviceArrays
+
+        return DeviceArrays()
+
+    def parallelism(self, target: str) -> int:
+        """One part for each multiprocessor: of this machine's GPU if there is one, else of an H200."""
+        from attngen.backends.cuda.device import multiprocessors
+
+        return multiprocessors()
 
     def fingerprint(self, target: str) -> Mapping[str, str]:
         from attngen.backends.cuda.kept import fingerprint

@@ -69,9 +69,9 @@ def reach(array: Array) -> tuple[int, int]:
 
 def element_offsets(array: Array) -> Array:
     """Bytes from the first element to each one, in order."""
-    offsets = np.zeros(1, np.int64)
+    offsets: Array = np.zeros(1, np.int64)
     for length, stride in zip(array.shape, array.strides, strict=True):
-        offsets = (offsets[:, None] + np.arange(length) * stride).reshape(-1)
+        offsets = np.add.outer(offsets, np.arange(length) * stride).ravel()
     return offsets
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any
 
 from attngen.backends import Saved
 from attngen.backends.cuda import kept
@@ -20,6 +21,8 @@ class Kernels:
     def __init__(self, program: Program, text: Callable[[], Program], ptx: tuple[str, ...], cubin: bytes) -> None:
         self.program, self.text, self.cubin = program, text, cubin
         self.seconds: Mapping[str, float] = {}
+        self.loaded: Any = None
+        """What `launch.py` knows of it once it has run."""
         if ptx:
             self.ptx = ptx
 

@@ -17,13 +17,13 @@ from attngen.backends.cuda.target import Target
 from attngen.backends.cuda.toolchain import assemble
 from attngen.ir.diagnostics import Error
 
-DISASSEMBLER = "nvdisasm"
+DISASSEMBLER, PACKAGE = "nvdisasm", "nvidia-cuda-nvdisasm"
 
 
 @dataclass(frozen=True)
 class Usage:
     """What one kernel takes of a multiprocessor. stack, spill_stores, spill_loads: bytes of a thread that lie in device memory;
-    shared: bytes of static shared memory."""
+    shared: bytes of static shared memory, from Hopper on with the 1024 that belong to the system where there are any."""
 
     registers: int
     stack: int
@@ -35,23 +35,29 @@ class Usage:
 
 def usage(texts: str | Sequence[str], target: Target) -> Mapping[str, Usage]:
     """By kernel, as the assembler inside nvJitLink says it; no further program is needed."""
+    _, log = assemble(texts, target, "-verbose")
     found: dict[str, Usage] = {}
-    _, log = assemble(texts, target, "-Xptxas=-v")
-    for part in log.split("Compiling entry function ")[1:]:
-        found[part.split("'")[1]] = Usage(
-            registers=number(part, r"Used (\d+) registers"),
-            stack=number(part, r"(\d+) bytes stack frame"),
-            spill_stores=number(part, r"(\d+) bytes spill stores"),
-            spill_loads=number(part, r"(\d+) bytes spill loads"),
-            barriers=number(part, r"used (\d+) barriers"),
-            shared=number(part, r"(\d+) bytes smem"),
+    # First the assembler speaks, of each kernel, and then the linker.
+    for name in re.findall(r"Compiling entry function '([\w$]+)'", log):
+        assembled, linked = (
+            re.split(rf"Function properties for {quoted}:?\n", log)[1] for quoted in (re.escape(name), f"'{re.escape(name)}'")
+        )
+        found[name] = Usage(
+            registers=number(linked, r"used (\d+) registers"),
+            stack=number(assembled, r"(\d+) bytes stack frame"),
+            spill_stores=number(assembled, r"(\d+) bytes spill stores"),
+            spill_loads=number(assembled, r"(\d+) bytes spill loads"),
+            barriers=number(linked, r"used (\d+) barriers"),
+            shared=number(linked, r"(\d+) bytes smem"),
         )
     return found
 
 
 def number(log: str, pattern: str) -> int:
+    """The first one there."""
     match = re.search(pattern, log)
-    return int(match[1]) if match else 0
+    assert match is not None, f"nvJitLink says nothing like {pattern}: {log}"
+    return int(match[1])
 
 
 def instructions(cubin: bytes) -> Mapping[str, Counter[str]]:
@@ -86,7 +92,7 @@ def disassembler() -> str:
     places = [str(Path(folder, "bin", DISASSEMBLER)) for folder in folders]
     found = next(filter(None, map(shutil.which, [*places, DISASSEMBLER])), None)
     if found is None:
-        raise Error(f"there is no {DISASSEMBLER}, which lists the instructions of a cubin; pip install nvidia-cuda-nvdisasm")
+        raise Error(f"there is no {DISASSEMBLER}, which lists the instructions of a cubin; pip install {PACKAGE}")
     return found
 
 

@@ -76,6 +76,13 @@ def readable(text: str, name: str) -> str:
     return re.sub(r"\b_cudapy_smem_\d+\b", lambda old: new[old[0]], text)
 
 
+def module(texts: Sequence[str]) -> str:
+    """One PTX module of several for the same target, whose kernels have names of their own."""
+    first, *others = texts
+    # The head of a module ends with the size of addresses.
+    return "\n".join((first, *(re.split(r"^\.address_size .*\n", text, flags=re.MULTILINE)[1] for text in others)))
+
+
 def cubin(texts: str | Sequence[str], target: Target) -> bytes:
     """One cubin of one or more PTX modules, whose kernels have names of their own."""
     return assemble(texts, target)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -93,5 +94,5 @@ def temporary() -> Parameter:
     return Address(2)
 
 
-def numbered(shape: tuple[int, ...], dtype: object) -> np.ndarray:
+def numbered(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.arange(np.prod(shape)).reshape(shape).astype(dtype)

@@ -1,0 +1,193 @@
+"""Launches the kernels of a program one after the other on the device of its arrays, and on their stream."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_int32, c_int64, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from attngen.backends import Unsupported
+from attngen.backends.cuda.arguments import View, dense, map_strides, numbers, view
+from attngen.backends.cuda.device import Device, device, inside
+from attngen.backends.cuda.device_arrays import DeviceArray, allocate
+from attngen.backends.cuda.driver import driver
+from attngen.backends.cuda.kernels import Kernels
+from attngen.backends.cuda.memory import Scratch, follow, to_device
+from attngen.backends.cuda.program import Copyable, Entry, Length, Map, Parameter, Stride
+from attngen.ir.diagnostics import Error
+from attngen.ir.func import Func
+from attngen.ir.types import ElementType
+
+USUAL_SHARED = 48 * 1024
+"""Bytes of dynamic shared memory that a kernel has without asking."""
+MOST_DYNAMIC_SHARED = 8
+"""CUfunction_attribute."""
+MOST_BLOCKS = (1 << 31) - 1
+
+CELLS: Mapping[type[Parameter], Any] = {Stride: c_int64, Length: c_int32, Copyable: c_int32}
+"""What each parameter is to the driver, u64 if not listed."""
+
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+MAP_TYPES = {"f16": 6, "f32": 7, "f64": 8, "bf16": 9, "i64": 5, "i32": 3, "i8": 0, "i1": 0, "index": 5}
+"""CUtensorMapDataType."""
+SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+"""CUtensorMapSwizzle."""
+PROMOTE = 2
+"""CUtensorMapL2promotion: 128 bytes at a time."""
+MOST_MAPS = 1024
+
+
+def run(
+    func: Func, suited: Callable[[Sequence[View]], Kernels], arrays: Sequence[DeviceArray], lengths: Mapping[str, int]
+) -> None:
+    """Launch the kernels that suit the arrays: inputs, then outputs. What runs on a GPU may still run when this returns."""
+    names = [*(p.name for p in func.params), *("out" for _ in func.outputs)]
+    where = device(one_device(names, arrays))
+    first = arrays[0]
+    others = {x.stream for x in arrays} - {first.stream}
+    types = [*(v.tensor for v in func.args), *(v.tensor for v in func.outputs)]
+    layouts = [*(p.layout for p in func.params), *func.out_layouts]
+    with inside(where):
+        for stream in others:
+            follow(first.stream, stream)
+        views = [
+            view(type, layout, lengths, x.address, x.strides) for type, layout, x in zip(types, layouts, arrays, strict=True)
+        ]
+        kernels = suited(views)
+        program = kernels.program
+        functions = loaded(kernels, where)
+        keep: list[object] = []
+
+        def memory(size: int) -> int:
+            address, owner = allocate(size, first)
+            keep.append(owner)
+            return address
+
+        def tensor_map(parameter: Map, x: View) -> int:
+            return MAPS.find(where, first.stream, parameter, x, program.arrays[parameter.array].element)
+
+        views += [dense(type, lengths, memory(dense(type, lengths, 0).bytes)) for type in program.temporaries]
+        for entry, function in zip(program.entries, functions, strict=True):
+            launch(entry, function, numbers(entry, views, lengths, memory, tensor_map), lengths, first.stream)
+        for stream in others:
+            follow(stream, first.stream)
+
+
+def one_device(names: Sequence[str], arrays: Sequence[DeviceArray]) -> int:
+    for name, x in zip(names, arrays, strict=True):
+        if x.device != arrays[0].device:
+            raise Error(
+                f"{name}: is on GPU {x.device}, and {names[0]} on GPU {arrays[0].device}; pass arrays that are on the same one"
+            )
+    return arrays[0].device
+
+
+def launch(entry: Entry, function: int, given: Sequence[int], lengths: Mapping[str, int], stream: int) -> None:
+    blocks = entry.blocks(lengths)
+    if blocks > MOST_BLOCKS:
+        raise Error(f"{entry.name}: {blocks} blocks are more than a GPU launches at once ({MOST_BLOCKS}); give smaller extents")
+    cells = [CELLS.get(type(p), c_uint64)(x) for p, x in zip(entry.parameters, given, strict=True)]
+    places = (c_void_p * max(len(cells), 1))(*map(ctypes.addressof, cells))
+    grid, block = (blocks, 1, 1), (entry.threads, 1, 1)
+    driver().call("cuLaunchKernel", function, *grid, *block, entry.shared_bytes, stream, places, None)
+
+
+@dataclass
+class Loaded:
+    """Machine code in the driver. ready: the devices on which its kernels may have all their shared memory."""
+
+    functions: tuple[int, ...]
+    ready: set[int]
+
+
+lock = Lock()
+
+
+def loaded(kernels: Kernels, where: Device) -> Sequence[int]:
+    """The driver's handles of the kernels, ready to be launched on a device."""
+    known: Loaded | None = kernels.loaded
+    if known is not None and where.ordinal in known.ready:
+        return known.functions
+    check(kernels, where)
+    with lock:
+        found: Loaded = kernels.loaded or load(kernels)
+        for entry, function in zip(kernels.program.entries, found.functions, strict=True):
+            if entry.shared_bytes > USUAL_SHARED:
+                given = (MOST_DYNAMIC_SHARED, entry.shared_bytes, function, where.ordinal)
+                driver().call("cuKernelSetAttribute", *given)
+        found.ready.add(where.ordinal)
+        kernels.loaded = found
+    return found.functions
+
+
+def load(kernels: Kernels) -> Loaded:
+    d, nothing = driver(), (None, None, 0)
+    # The code stays in the driver: kernels that are launched may still run when nobody knows them any more.
+    library = d.made("cuLibraryLoadData", c_void_p, kernels.cubin, *nothing, *nothing)
+    names = [entry.name.encode() for entry in kernels.program.entries]
+    return Loaded(tuple(d.made("cuLibraryGetKernel", c_void_p, library, name) for name in names), set())
+
+
+def check(kernels: Kernels, where: Device) -> None:
+    """Whether the device runs this code."""
+    name, target = kernels.program.func.name, kernels.program.target
+    if why := where.why_not(target):
+        raise Unsupported("backend cuda", f"@{name} cannot run on {where}: {why}", help='compile for "cuda", this GPU')
+    most = max((entry.shared_bytes for entry in kernels.program.entries), default=0)
+    if most > where.shared_bytes:
+        raise Unsupported(
+            "backend cuda",
+            f"@{name} needs {most} bytes of shared memory for a block, {where} has {where.shared_bytes}",
+            help='compile for "cuda", this GPU',
+        )
+
+
+class Maps:
+    """Tensor maps in the memory of devices, the last ones used. Each was written on the stream on which it is read."""
+
+    def __init__(self) -> None:
+        self.found: OrderedDict[Any, tuple[Scratch, Any]] = OrderedDict()
+        self.lock = Lock()
+
+    def find(self, where: Device, stream: int, parameter: Map, x: View, element: ElementType) -> int:
+        shape = tuple(x.extents[name] for name in parameter.axes)
+        strides = tuple(map_strides(x, parameter.axes))
+        key = (where, stream, x.address, element, shape, strides, parameter.box, parameter.swizzle)
+        with self.lock:
+            if key not in self.found:
+                encoded = np.frombuffer(encode(element, x.address, shape, strides, parameter.box, parameter.swizzle), np.uint8)
+                place = Scratch(MAP_BYTES, where.ordinal, stream)
+                to_device(place.address, encoded, stream)
+                self.found[key] = place, encoded
+                if len(self.found) > MOST_MAPS:
+                    self.found.popitem(last=False)
+            self.found.move_to_end(key)
+            return self.found[key][0].address
+
+
+MAPS = Maps()
+
+
+def encode(
+    element: ElementType,
+    address: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    swizzle: int,
+) -> bytes:
+    """A tensor map as the hardware reads it; axes from the innermost, strides without it."""
+    rank = len(shape)
+    raw = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+    place = -(-ctypes.addressof(raw) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    extents, steps = (c_uint64 * rank)(*shape), (c_uint64 * max(rank - 1, 1))(*strides)
+    boxes, ones = (c_uint * rank)(*box), (c_uint * rank)(*(1,) * rank)
+    kind, how = (MAP_TYPES[element.value], rank, address), (0, SWIZZLES[swizzle], PROMOTE, 0)
+    driver().call("cuTensorMapEncodeTiled", place, *kind, extents, steps, boxes, ones, *how)
+    return ctypes.string_at(place, MAP_BYTES)
