@@ -19,8 +19,6 @@ from attngen.specs import array_dtype, show_shape
 
 Array = np.ndarray[Any, Any]
 
-CUDA = 2
-"""A device, as DLPack counts."""
 EXACT_WORK = 1_000_000
 """How far the search for a shared element goes before an overlap counts as not disproved."""
 
@@ -82,24 +80,24 @@ class ArrayType:
                 )
 
 
-def check_array(name: str, x: object) -> TypeGuard[Array]:
+def check_array(name: str, x: Any) -> TypeGuard[Array]:
     """A NumPy array that is no masked array; anything else is an error."""
     if type(x) is np.ndarray:
         return True
     if isinstance(x, np.ma.MaskedArray):
         raise Error(f"{name}: a masked array's mask would be ignored; pass {name}.filled(…) or {name}.data")
     if not isinstance(x, np.ndarray):
-        if on_gpu(x):
-            kind = kind_of(x)
-            raise Error(f"{name}: expected a NumPy array, got {kind} on a GPU; compile for the target cuda, or copy {name} here")
+        if is_cuda_tensor(x):
+            raise Error(f'{name}: a tensor on the device {x.device} cannot be read here; use {name}.cpu(), or target="cuda"')
+        if hasattr(x, "__cuda_array_interface__"):
+            raise Error(f'{name}: {kind_of(x)} on a GPU cannot be read here; copy it to a NumPy array, or use target="cuda"')
         raise Error(f"{name}: expected a NumPy array, got {kind_of(x)}; use np.asarray({name})")
     return True
 
 
-def on_gpu(x: object) -> bool:
-    """Whether an array lies on an NVIDIA GPU, as far as it says so."""
-    where: Any = getattr(x, "__dlpack_device__", None)
-    return where()[0] == CUDA if callable(where) else hasattr(type(x), "__cuda_array_interface__")
+def is_cuda_tensor(x: Any) -> bool:
+    """Whether it is a tensor of torch on an NVIDIA GPU."""
+    return getattr(getattr(x, "device", None), "type", "") == "cuda"
 
 
 def show_dtype(dtype: Any) -> str:
@@ -113,12 +111,12 @@ def conversion(name: str, given: Any, want: Any) -> str:
     return f"use {name}.astype(np.{want.name})" if given.kind in "fiub" else "convert it"
 
 
-def check_out(
-    want: ArrayType, out: Any, extents: dict[str, int], others: Sequence[tuple[str, Any]], arrays: Arrays
-) -> Any:
+def check_out(want: ArrayType, out: Any, extents: dict[str, int], others: Sequence[tuple[str, Any]], arrays: Arrays) -> Any:
     """An array to write into: right, writable, without two elements in one place, apart from inputs and other outputs."""
-    if getattr(out, "dtype", None) is None or arrays is HOST and not isinstance(out, np.ndarray):
-        raise Error(f"{want.name}: expected an array of {want.dtype.name} to write into, got {kind_of(out)}; use np.empty(shape, …)")
+    if arrays is HOST and not isinstance(out, np.ndarray):
+        raise Error(
+            f"{want.name}: expected an array of {want.dtype.name} to write into, got {kind_of(out)}; use np.empty(shape, …)"
+        )
     found = arrays.read(want.name, out)
     if found.dtype != want.dtype:
         given = show_dtype(found.dtype)
@@ -171,6 +169,9 @@ class HostArrays:
     def read(self, name: str, x: Any) -> Array:
         check_array(name, x)
         return x if type(x) is np.ndarray else np.asarray(x)
+
+    def small(self, x: Any) -> Any:
+        return x
 
     def overlap(self, a: Array, b: Array) -> bool:
         return overlap(a, b)

@@ -54,7 +54,7 @@ def export(file: str, target: str, traced: Traced, built: Built) -> None:
         **described(kernels.program, built.sources, [traced.out_names[k] for k in built.live]),
     }
     write(file, lambda out: out.write(code))
-    write(f"{file}.json", lambda out: out.write(f"{json.dumps(about, indent=1)}\n".encode()))
+    write(f"{file}.json", lambda out: out.write(shown(about).encode()))
 
 
 def described(program: Program, inputs: tuple[str, ...], outputs: list[str]) -> dict[str, Any]:
@@ -68,6 +68,15 @@ def described(program: Program, inputs: tuple[str, ...], outputs: list[str]) -> 
     ]
     arrays += [{"name": "", "role": "temporary", **tensor} for tensor in written["temporaries"]]
     return {"arrays": arrays, "kernels": written["entries"]}
+
+
+def shown(about: dict[str, Any]) -> str:
+    """JSON with a line for each array and each kernel."""
+
+    def line(value: Any) -> str:
+        return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if isinstance(value, list) else json.dumps(value)  # pyright: ignore[reportUnknownArgumentType]
+
+    return "{\n" + ",\n".join(f" {json.dumps(key)}: {line(value)}" for key, value in about.items()) + "\n}\n"
 
 
 def check(file: str, target: str, count: int) -> None:

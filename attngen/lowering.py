@@ -42,7 +42,7 @@ def build_kernel(
     steps = (
         parse_pipeline(PIPELINE) if pipeline is None else parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     )
-    steps = Pipeline((*own_tiling(steps, backend).steps, *parse_pipeline(backend.passes(variant)).steps))
+    steps = Pipeline((*own_tiling(steps, backend, variant).steps, *parse_pipeline(backend.passes(variant)).steps))
     live = tuple(k for k, v in enumerate(traced.func.outputs) if v.tensor.size)
     func, sources = with_outputs(traced, live)
     if not live or any(not v.tensor.size for op in func.body.ops for v in (*op.operands, *op.results)):
@@ -68,11 +68,11 @@ def parallelism(target: str) -> int:
     return backend.parallelism(variant) if isinstance(backend, Parallel) else get_num_threads()
 
 
-def own_tiling(steps: Pipeline, backend: Backend) -> Pipeline:
+def own_tiling(steps: Pipeline, backend: Backend, variant: str) -> Pipeline:
     """The pipeline with the backend's own way to cut axes where nothing is said about how."""
     if not isinstance(backend, Tiles):
         return steps
-    own = parse_pipeline(backend.tiling).steps
+    own = parse_pipeline(backend.tiling(variant)).steps
     found = [own if step.name == "tile" and not step.options else (step,) for step in steps.steps]
     return Pipeline(tuple(step for several in found for step in several))
 

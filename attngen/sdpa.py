@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from attngen.arrays import Array, check_array
+import numpy as np
+
+from attngen.arrays import Array
 from attngen.ir.types import Extent
 from attngen.kernel import Kernel, Traced
-from attngen.lowering import build_kernel
+from attngen.lowering import arrays_of, build_kernel
 from attngen.mods import Mod, check_mod
 from attngen.programs import Program
 from attngen.sdpa_inputs import Extra, read_extras
@@ -95,9 +97,9 @@ def scaled_dot_product_attention(
     deterministic. Raises Error for whatever does not fit.
     """
     options = read_call(locals())
-    arrays = (("query", query), ("key", key), ("value", value))
-    for name, x in arrays:
-        check_array(name, x)
+    own = arrays_of(target)
+    arrays = tuple((name, own.read(name, x)) for name, x in (("query", query), ("key", key), ("value", value)))
+    (_, query), (_, key), (_, value) = arrays
     given = {"attn_mask": attn_mask, "bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks, "seqused_k": seqused_k}
     extras: tuple[Extra, ...] = ()
     mods = {name: mod for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod)) if mod is not None}
@@ -111,8 +113,9 @@ def scaled_dot_product_attention(
         shape = Shape.of(query, key, options.layout)
         if packed:
             used = given.pop("seqused_k")
-            extras = packed_rows(shape, options, cu_seqlens_q, cu_seqlens_k, used, bool(mods))
-        extras += read_extras(shape, read_dtype(query.dtype, "query").accumulator, **given)
+            starts = own.small(cu_seqlens_q), own.small(cu_seqlens_k)
+            extras = packed_rows(shape, options, *starts, own.small(used), bool(mods))
+        extras += read_extras(shape, read_dtype(query.dtype, "query").accumulator, arrays=own, **given)
     made = find_kernel(arrays, options, extras, mods, target)
     if options.is_causal and options.alignment is None and not packed:
         shape = Shape.of(query, key, options.layout)
@@ -129,7 +132,12 @@ class Call:
     extras: tuple[Extra, ...]
 
     def __call__(self, out: Any = None, num_threads: int | None = None) -> Any:
-        arrays = [*[x for _, x in self.arrays], *[extra.array for extra in self.extras]]
+        arrays = [x for _, x in self.arrays]
+        if self.extras:
+            # What was made here of what was given goes where the other arrays are.
+            own = arrays_of(self.kernel.target)
+            made: list[Any] = [x.array for x in self.extras]
+            arrays += [own.upload(x, arrays) if isinstance(x, np.ndarray) else x for x in made]
         return self.kernel(*arrays, out=out, num_threads=num_threads)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from attngen.arrays import Array, check_array, show_dtype
+from attngen.arrays import HOST, Array, show_dtype
+from attngen.backends import Arrays
 from attngen.ir.diagnostics import Error
 from attngen.ir.types import ElementType, Layout
 from attngen.sdpa_shapes import FLOATS, Shape
@@ -38,27 +39,28 @@ def read_extras(
     shape: Shape,
     accumulator: ElementType,
     *,
+    arrays: Arrays = HOST,
     attn_mask: Any = None,
     bias: Any = None,
     alibi_slopes: Any = None,
     sinks: Any = None,
     seqused_k: Any = None,
 ) -> tuple[Extra, ...]:
-    """Those that are given, checked, in the order of the arguments."""
+    """Those that are given, checked, in the order of the arguments. The small ones are read here, and copied to the kernel."""
     found: list[Extra] = []
     for name, x in (("attn_mask", attn_mask), ("bias", bias)):
         if x is not None:
-            check_array(name, x)
-            check_element(name, x, accumulator)
-            found.append(broadcast(name, x, shape.scores))
+            array = arrays.read(name, x)
+            check_element(name, array, accumulator)
+            found.append(broadcast(name, array, shape.scores))
     heads: Sequence[Dimension] = () if shape.heads is None else ((shape.head_axes, shape.heads),)
     batch = shape.scores[: len(shape.batch)]
     if alibi_slopes is not None:
-        found.append(small("alibi_slopes", alibi_slopes, accumulator, heads, (*batch, *heads)))
+        found.append(small("alibi_slopes", arrays.small(alibi_slopes), accumulator, heads, (*batch, *heads)))
     if sinks is not None:
-        found.append(small("sinks", sinks, accumulator, heads))
+        found.append(small("sinks", arrays.small(sinks), accumulator, heads))
     if seqused_k is not None:
-        found.append(lengths("seqused_k", seqused_k, batch, shape.kv_len))
+        found.append(lengths("seqused_k", arrays.small(seqused_k), batch, shape.kv_len))
     return tuple(found)
 
 

@@ -28,8 +28,11 @@ def shared(tensor: Any) -> Array:
     return tensor.view(sys.modules["torch"].int16).numpy().view(array_dtype(BF16))
 
 
-def to_array(name: str, tensor: Any) -> Array:
-    """The array of an argument; Error for tensors that are elsewhere, not strided, or part of a graph of gradients."""
+def to_array(name: str, tensor: Any) -> Any:
+    """The array of an argument; Error for tensors that are elsewhere, not strided, or part of a graph of gradients. A tensor on
+    a GPU is left to the kernel that reads it."""
+    if tensor.device.type == "cuda":
+        return tensor
     if tensor.device.type != "cpu":
         raise Error(f"{name}: a tensor on the device {tensor.device} cannot be read here; use {name}.cpu()")
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
@@ -40,9 +43,11 @@ def to_array(name: str, tensor: Any) -> Array:
         raise Error(f"{name}: NumPy cannot read this tensor of {tensor.dtype}: {e}") from None
 
 
-def to_tensor(x: Array) -> Any:
+def to_tensor(x: Any) -> Any:
     """The tensor on an array's memory."""
     torch: Any = sys.modules["torch"]
+    if isinstance(x, torch.Tensor):
+        return x
     if x.dtype.name != "bfloat16":
         return torch.from_numpy(x)
     return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
@@ -57,7 +62,7 @@ def accepts_tensors(function: F) -> F:
         kind: Any = getattr(sys.modules.get("torch"), "Tensor", None)
         if kind is None or not any(isinstance(x, kind) for x in (*args, *kwargs.values())):
             return function(*args, **kwargs)
-        tensors: list[tuple[Array, Any]] = []
+        tensors: list[tuple[Any, Any]] = []
 
         def array(name: str, x: Any) -> Any:
             if not isinstance(x, kind):

@@ -119,6 +119,10 @@ class Arrays(Protocol):
         """What stands for an array that a user has given. Raises Error for all that kernels of the target cannot read."""
         ...
 
+    def small(self, x: Any) -> Any:
+        """A few numbers that the user has given in whatever form, as something that NumPy reads."""
+        ...
+
     def overlap(self, a: Any, b: Any) -> bool:
         """Whether they may have a byte in common."""
         ...
@@ -168,8 +172,9 @@ class Parallel(Protocol):
 class Tiles(Protocol):
     """What a backend has besides, if it cuts axes in its own way."""
 
-    tiling: str
-    """The pass that stands for every `tile` without options."""
+    def tiling(self, target: str) -> str:
+        """The pass that stands for every `tile` without options."""
+        ...
 
 
 def built_in() -> set[str]:

@@ -195,12 +195,12 @@ def gpu(missing: list[Missing]) -> dict[str, str]:
         rows["targets"] = f"cuda:{', '.join(target.KNOWN)}"
     except IRError as e:
         rows["targets"] = "none"
-        missing.append(Missing("CUDA", f"for compiling for NVIDIA GPUs: {e.message}", e.help.replace("pip install ", pip(""))))
+        missing.append(Missing("CUDA", e.message, e.help.replace("pip install ", pip(""))))
     try:
         rows["nvdisasm"] = reports.disassembler()
-    except Error as e:
+    except Error:
         rows["nvdisasm"] = "not found"
-        missing.append(Missing("nvdisasm", f"for kernel.stages['sass']: {e}", pip(reports.PACKAGE)))
+        missing.append(Missing("nvdisasm", "for the stage sass of kernels for GPUs", pip(reports.PACKAGE)))
     kernel_module = Path("/proc/driver/nvidia/version")
     rows["kernel module"] = kernel_module.read_text().partition("\n")[0] if kernel_module.exists() else "none of NVIDIA"
     try:
@@ -209,7 +209,9 @@ def gpu(missing: list[Missing]) -> dict[str, str]:
         rows["driver"] = f"of CUDA {version // 1000}.{version % 1000 // 10}"
         for ordinal in range(found.made("cuDeviceGetCount", ctypes.c_int)):
             x = device.device(ordinal)
-            rows[f"GPU {ordinal}"] = f"{x}, {x.multiprocessors} multiprocessors, {x.shared_bytes >> 10} KB of shared memory"
+            rows[f"GPU {ordinal}"] = (
+                f"{x}, {x.multiprocessors} multiprocessors, {x.shared_bytes >> 10} KB of shared memory for a block"
+            )
     except Error as e:
         rows["driver"] = f"not usable: {e.message if isinstance(e, IRError) else e}"
     return rows

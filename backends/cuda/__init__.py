@@ -20,14 +20,18 @@ class CudaBackend:
     """Satisfies `attngen.backends.Backend`."""
 
     name = "cuda"
-    tiling = "tile-blocks"
 
     def targets(self) -> Mapping[str, str]:
         return TARGETS
 
+    def tiling(self, target: str) -> str:
+        """The pass in place of `tile`."""
+        return "tile-warpgroups" if find(target).warpgroups else "tile-blocks"
+
     def passes(self, target: str) -> str:
         made = find(target)
-        return f"distribute,pad-tiles,share-branches,choose-fragments,pipeline-copies{{shared={made.shared_bytes}}}"
+        engine = "{engine=wgmma}" if made.warpgroups else ""
+        return f"distribute{engine},pad-tiles,share-branches,choose-fragments,pipeline-copies{{shared={made.shared_bytes}}}"
 
     def emit(self, func: Func, target: str) -> Emitted:
         from attngen.backends.cuda.emit import program

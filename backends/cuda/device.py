@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.driver import DriverError, driver
+from attngen.backends.cuda.driver import Driver, DriverError, driver
 from attngen.backends.cuda.target import KNOWN, Target
 
 MULTIPROCESSORS, MAJOR, MINOR, SHARED_BYTES = 16, 75, 76, 97
@@ -23,6 +23,7 @@ ORDINAL = 9
 class Device:
     """context: the primary one, which other libraries use too."""
 
+    driver: Driver
     ordinal: int
     name: str
     capability: tuple[int, int]
@@ -54,7 +55,7 @@ def device(ordinal: int) -> Device:
         d.made("cuDeviceGetAttribute", c_int, attribute, handle) for attribute in (MAJOR, MINOR, MULTIPROCESSORS, SHARED_BYTES)
     )
     context = d.made("cuDevicePrimaryCtxRetain", c_void_p, handle)
-    return Device(ordinal, name.value.decode(), (major, minor), count, shared, context or 0)
+    return Device(d, ordinal, name.value.decode(), (major, minor), count, shared, context or 0)
 
 
 def current() -> Device:
@@ -69,12 +70,11 @@ def current() -> Device:
 @contextmanager
 def inside(x: Device) -> Generator[None]:
     """Calls inside of it are for this device; the context that was current before is so again behind it."""
-    d = driver()
-    d.call("cuCtxPushCurrent_v2", x.context)
+    x.driver.call("cuCtxPushCurrent_v2", x.context)
     try:
         yield
     finally:
-        d.made("cuCtxPopCurrent_v2", c_void_p)
+        x.driver.made("cuCtxPopCurrent_v2", c_void_p)
 
 
 def owner(address: int) -> int:

@@ -94,6 +94,13 @@ def read(name: str, x: Any) -> DeviceArray:
     )
 
 
+def on_device(x: Any) -> bool:
+    """Whether an array says that it is on a GPU."""
+    if hasattr(x, "__dlpack_device__"):
+        return x.__dlpack_device__()[0] in (CUDA, MANAGED)
+    return found_interface(x) is not None
+
+
 def is_tensor(x: Any) -> bool:
     # Torch is never imported here: where no one has, there are no tensors. Another thread may be in the middle of importing it.
     kind: Any = getattr(sys.modules.get("torch"), "Tensor", None)
@@ -150,6 +157,9 @@ class DeviceArrays:
 
     def read(self, name: str, x: Any) -> DeviceArray:
         return read(name, x)
+
+    def small(self, x: Any) -> Any:
+        return self.download(read("", x)) if on_device(x) else x
 
     def overlap(self, a: DeviceArray, b: DeviceArray) -> bool:
         (low, high), (first, last) = a.reach, b.reach

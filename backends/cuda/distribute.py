@@ -21,6 +21,7 @@ from attngen.ir.types import F16, F32, F64, Extent, TensorType, bound
 
 MOST_WARPS = 8
 WARP_ROWS, GROUP_WARPS = 16, 4
+GROUP_ROWS, MOST_COLUMNS, MAP_AXES = 64, 256, 5
 
 
 @register_pass("distribute")
@@ -34,6 +35,8 @@ def distribute(func: Func, *, engine: str = "mma") -> Func:
     does not fit tensor cores: the remark says which.
     """
 
+    layouts = {v: p.layout.names for v, p in zip(func.args, func.params, strict=True)}
+
     def rule(op: Op) -> tuple[Value, ...] | None:
         if not isinstance(op, Parallel) or isinstance(op, Grid):
             return None
@@ -42,11 +45,15 @@ def distribute(func: Func, *, engine: str = "mma") -> Func:
         if why:
             remark(f"declined, its elements are computed one by one: {why}", op.loc)
             return None
-        warps = roles.warps(engine)
+        chosen = engine
+        if engine == "wgmma" and (why := roles.why_no_warpgroups(layouts)):
+            remark(f"products of warps in place of warpgroups: {why}", op.loc)
+            chosen = "mma"
+        warps = roles.warps(chosen)
         shown = ", ".join(roles.rows) or "nothing"
         remark(f"{roles.height} rows along {shown} for {warps} warps of 16", op.loc)
         given = {name: getattr(op, name) for name in ("axes", "extents", "steps", "body", "loc")}
-        return Grid(**given, rows=roles.rows, warps=warps, engine=engine).results
+        return Grid(**given, rows=roles.rows, warps=warps, engine=chosen).results
 
     return rewrite(func, rule)
 
@@ -71,8 +78,17 @@ class Roles:
         self.parallel = parallel
         each = zip(parallel.axes, parallel.steps, strict=True)
         self.cut: Mapping[str, int] = dict(each)
-        self.rows = tuple(name for name, step in self.cut.items() if step > 1)
         self.ops = [*walk(parallel.body)]
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """Axes cut into parts longer than one; if there are none, those of one side of products, one row of fragments."""
+        if isinstance(self.parallel, Grid):
+            return self.parallel.rows
+        long = tuple(name for name, step in self.cut.items() if step > 1)
+        products = [op for op in self.ops if isinstance(op, Contract)]
+        both = {n for op in products for n in self.cut if n in op.lhs.names and n in op.rhs.names}
+        return long or tuple(n for n in self.cut if n not in both and any(n in op.result.names for op in products))
 
     @cached_property
     def looped(self) -> set[str]:
@@ -131,6 +147,28 @@ class Roles:
             why = self.unfit_op(op, only_read)
             if why:
                 return why
+        return ""
+
+    def why_no_warpgroups(self, layouts: Mapping[Value, tuple[str, ...]]) -> str:
+        """Why products of whole warpgroups do not fit; empty if they do."""
+        if self.height not in (GROUP_ROWS, 2 * GROUP_ROWS):
+            return f"its parts have {self.height} rows, warpgroups take {GROUP_ROWS} or {2 * GROUP_ROWS}"
+        loops = [op for op in self.ops if isinstance(op, For)]
+        if any(op not in self.parallel.body.ops for op in loops):
+            return "a loop runs inside of a choice"
+        for s in (s for op in self.ops if isinstance(op, Contract) and isinstance(s := self.sides(op), Sides)):
+            extents = s.op.result.tensor.extents
+            if self.step(s.column, extents[s.column]) > MOST_COLUMNS:
+                return f"{s.op.name} has more than {MOST_COLUMNS} columns"
+            for side, lasts in ((operand(s.left), (s.inner,)), (operand(s.right), (s.inner, s.column))):
+                if not isinstance(side.op, Load):
+                    continue
+                source = side.op.source
+                memory = layouts.get(source, source.names)
+                if len(memory) > MAP_AXES:
+                    return f"an array has {len(memory)} axes, tensor maps have at most {MAP_AXES}"
+                if memory[-1] not in lasts:
+                    return f"the innermost axis {memory[-1]} of an array is none that {s.op.name} sums over"
         return ""
 
     def unfit(self, s: Sides) -> str:

@@ -71,7 +71,8 @@ def element_offsets(array: Array) -> Array:
     """Bytes from the first element to each one, in order."""
     offsets: Array = np.zeros(1, np.int64)
     for length, stride in zip(array.shape, array.strides, strict=True):
-        offsets = np.add.outer(offsets, np.arange(length) * stride).ravel()
+        steps: Array = np.arange(length, dtype=np.int64) * stride
+        offsets = np.add.outer(offsets, steps).ravel()
     return offsets
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attngen.backends.cuda.device import device, inside
+from attngen.backends.cuda.device import Device, device, inside
 from attngen.backends.cuda.dlpack import CUDA, dense_strides, make_capsule
 from attngen.backends.cuda.driver import driver
 
@@ -30,9 +30,10 @@ class Buffer:
         size = prod(self.shape) * dtype.itemsize
         self.address = 0
         if size:
-            with inside(device(ordinal)):
-                self.address = driver().made("cuMemAlloc_v2", c_uint64, size)
-            weakref.finalize(self, free, ordinal, self.address).atexit = False
+            where = device(ordinal)
+            with inside(where):
+                self.address = where.driver.made("cuMemAlloc_v2", c_uint64, size)
+            weakref.finalize(self, free, where, self.address).atexit = False
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -52,24 +53,25 @@ class Buffer:
         return make_capsule(self, self.address, self.shape, self.strides, self.dtype, self.ordinal)
 
 
-def free(ordinal: int, address: int) -> None:
+def free(where: Device, address: int) -> None:
     """The driver waits until nothing uses it."""
-    with inside(device(ordinal)):
-        driver().call("cuMemFree_v2", address)
+    with inside(where):
+        where.driver.call("cuMemFree_v2", address)
 
 
 class Scratch:
     """Bytes that are given back in the order of a stream, so that they can be dropped while kernels on it still wait."""
 
     def __init__(self, size: int, ordinal: int, stream: int) -> None:
-        with inside(device(ordinal)):
-            self.address: int = driver().made("cuMemAllocAsync", c_uint64, size, stream)
-        weakref.finalize(self, free_later, ordinal, self.address, stream).atexit = False
+        where = device(ordinal)
+        with inside(where):
+            self.address: int = where.driver.made("cuMemAllocAsync", c_uint64, size, stream)
+        weakref.finalize(self, free_later, where, self.address, stream).atexit = False
 
 
-def free_later(ordinal: int, address: int, stream: int) -> None:
-    with inside(device(ordinal)):
-        driver().call("cuMemFreeAsync", address, stream)
+def free_later(where: Device, address: int, stream: int) -> None:
+    with inside(where):
+        where.driver.call("cuMemFreeAsync", address, stream)
 
 
 def follow(stream: int, other: int) -> None:

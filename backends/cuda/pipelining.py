@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from attngen.backends.cuda.ops import Grid, Stage
+from attngen.backends.cuda.panels import box_bytes
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.diagnostics import remark
 from attngen.ir.func import Func
@@ -42,8 +43,9 @@ def buffers(grid: Grid, shared: int, most: int) -> dict[Op, int]:
     ahead = [op for loop in loops for op in loop.body.ops if isinstance(op, Stage)]
     if not ahead:
         return {}
-    each = sum(map(stage_bytes, ahead))
-    once = sum(map(stage_bytes, copies)) - each
+    size = box_bytes if grid.engine == "wgmma" else stage_bytes
+    each = sum(map(size, ahead))
+    once = sum(map(size, copies)) - each
     count = max(min((shared - once) // each, most), 1)
     remark(f"{count} buffers for each copy in a loop: {(once + count * each) / 1024:.0f} KB of shared memory", grid.loc)
     return dict.fromkeys(ahead, count)

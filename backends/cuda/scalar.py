@@ -32,7 +32,7 @@ WORKSPACE = 64 << 20
 TAKEN = frozenset((*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "cuda", "inf", "nan", "thread", "part", "n"))
 NAMES = (
     *("f32", "f64", "i8", "i32", "i64", "div", "rem", "exp", "exp2", "log", "log2", "tanh", "sqrt", "floor", "rint", "absolute"),
-    *("negative", "sigmoid", "rsqrt", "divide", "floordiv", "mod", "maximum", "minimum", "round_f16", "round_bf16", "select"),
+    *("negative", "sigmoid", "rsqrt", "divide", "floordiv", "mod", "maximum", "minimum", "round_f16", "round_bf16", "select", "synchronize"),
     *(f"{verb}_{element}" for verb in ("load", "store", "get", "put") for element in ElementType),
 )
 """What the namespace of a kernel has."""
@@ -264,7 +264,7 @@ class Writer:
             match step:
                 case Phase():
                     if step in self.barriers:
-                        self.put("cuda.syncthreads()")
+                        self.put("synchronize()")
                     self.phase(step)
                 case Loop():
                     self.loop(step.op, step.body)
@@ -359,22 +359,21 @@ class Writer:
         return {space: factors for space, factors in found.items() if factors}
 
     def phase(self, phase: Phase) -> None:
-        if not phase.axes:
-            self.memo.append({})
-            self.compute(phase, [Element({})])
-            self.memo.pop()
-            return
+        """The loop of a phase. What it computes for an element nothing after it knows."""
+        self.memo.append({})
         blocked = self.blocked.get(frozenset(phase.axes), {})
         counts = {axis: max(bound(extent), 1) // blocked.get(axis, 1) for axis, extent in phase.axes}
         total = prod(counts.values())
-        if total > self.threads:
-            with self.indented(f"for n in range(thread, {total}, {self.threads}):"):
-                self.elements(phase, "n", counts, blocked)
-        elif total < self.threads:
-            with self.indented(f"if thread < {total}:"):
-                self.elements(phase, "thread", counts, blocked)
-        else:
+        if not phase.axes:
+            self.compute(phase, [Element({})])
+        elif total == self.threads:
             self.elements(phase, "thread", counts, blocked)
+        else:
+            several = total > self.threads
+            head = f"for n in range(thread, {total}, {self.threads}):" if several else f"if thread < {total}:"
+            with self.indented(head):
+                self.elements(phase, "n" if several else "thread", counts, blocked)
+        self.memo.pop()
 
     def elements(self, phase: Phase, number: str, counts: Mapping[str, int], blocked: Mapping[str, int]) -> None:
         """Finds the coordinates of a thread's elements."""

@@ -77,6 +77,7 @@ class Functions:
             "round_f16": self.unary(lambda b, x: self.widened(b, self.narrowed(b, x, "f16"), "f16"), t.float32),
             "round_bf16": self.unary(lambda b, x: self.widened(b, self.narrowed(b, x, "bf16"), "bf16"), t.float32),
             "select": self.choice(),
+            "synchronize": self.barrier(),
         }
 
     # ---- how Numba gets them
@@ -112,6 +113,20 @@ class Functions:
         def function(context: Any, x: Any, y: Any) -> Any:
             t = self.types.int64
             return t(t, t), lambda context, b, signature, args: build(b, *args)
+
+        return self.intrinsic(function)
+
+    def barrier(self) -> Any:
+        """Waits for all threads of the block. Not `bar.sync`, for which the lanes of a warp must have come together, wherever
+        the compiler has put the code before it."""
+        kind = self.ll.FunctionType(self.ll.VoidType(), [])
+
+        def build(context: Any, b: Ir) -> Ir:
+            b.call(self.ll.InlineAsm(kind, "barrier.sync 0;", "~{memory}", side_effect=True), [])
+            return context.get_dummy_value()
+
+        def function(context: Any) -> Any:
+            return self.types.void(), lambda context, b, signature, args: build(context, b)
 
         return self.intrinsic(function)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from attngen.backends.cuda.index_width import Widths
 from attngen.backends.cuda.ops import Cut, Finite, Fragments, Grid, Inside, Mma, Pad, Stage
 from attngen.backends.cuda.parameters import Parameters
 from attngen.backends.cuda.pipelining import row_bytes, stage_bytes, stage_rows
-from attngen.backends.cuda.program import Address, Entry, Part
+from attngen.backends.cuda.program import Address, Entry, Map, Part
 from attngen.backends.cuda.target import Target
 from attngen.backends.cuda.tiles import Carrier, Layout, Tile
 from attngen.ir.core import Block, Op, Value, walk
@@ -25,7 +27,10 @@ from attngen.ir.nd import REDUCTIONS, Constant, Expand, Gather, Index, Reduce
 from attngen.ir.types import I8, BF16, F16, F32, I1, I32, I64, ElementType, RangeType, bound
 
 CARRIERS: Mapping[ElementType, Carrier] = {F32: "f32", F16: "f16", BF16: "bf16", I1: "i1", I8: "i32", I32: "i32", I64: "i64"}
-RESERVED = ("cuda", "f32", "i32", "i64", "i1", "inf", "nan", "min", "max", "range", "lane", "warp", "thread", "row", "column")
+RESERVED = (
+    *("cuda", "f32", "i32", "i64", "i1", "inf", "nan", "block", "shared", "lane", "warp", "thread", "row", "column"),
+    *(*keyword.kwlist, *keyword.softkwlist, *dir(builtins)),
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class TileWriter:
         self.name, self.grid, self.target, self.top = name, grid, target, top
         self.roles = Roles(grid)
         self.numbers = dict(numbers)
-        self.parameters = Parameters(words)
+        self.parameters, self.words = Parameters(words), words
         self.widths = Widths(longest(grid))
         self.variables: dict[Value, str] = {}
         self.kinds: dict[Value, Tile] = {}
@@ -65,7 +70,7 @@ class TileWriter:
         """Lines at the start of the kernel: what does not change."""
         self.known: dict[str, str] = {}
         """Expressions in `opening` and their variables."""
-        self.used: set[str] = set(RESERVED)
+        self.used: set[str] = {*RESERVED, name}
         self.calls = Calls(self.used)
         self.shared = 0
         self.pending = False
@@ -164,16 +169,16 @@ class TileWriter:
         head = len(self.lines)
         for op in self.top:
             self.op(op)
-        self.block(body)
+        self.body()
         self.lines[head:head] = self.opening
         opening = [
             f"def {self.name}({', '.join(self.parameters.names)}):",
-            "    thread = i32(cuda.threadIdx.x)",
-            "    lane = i32(thread & 31)",
-            "    warp = i32(thread >> 5)",
-            "    row = i32(i32(warp * 16) + i32(lane >> 2))",
-            "    column = i32(i32(lane & 3) * 2)",
-            *(f"    {n} = i64({n})" for n, p in zip(self.parameters.names, self.parameters.all, strict=True) if isinstance(p, Address)),
+            *self.heading(),
+            *(
+                f"    {n} = i64({n})"
+                for n, p in zip(self.parameters.names, self.parameters.all, strict=True)
+                if isinstance(p, Address | Map)
+            ),
         ]
         text = "\n".join((*opening, *self.lines)) + "\n"
         if self.shared > self.target.shared_bytes:
@@ -186,8 +191,31 @@ class TileWriter:
         calls = self.calls.all
         grid_parts = tuple(Part(a, e, s) for a, e, s in zip(grid.axes, grid.extents, grid.steps, strict=True))
         return Entry(
-            self.name, text, partial(load_namespace, calls), tuple(self.parameters.all), grid_parts, 32 * grid.warps, self.shared
+            self.name,
+            text,
+            partial(load_namespace, calls),
+            tuple(self.parameters.all),
+            grid_parts,
+            self.threads,
+            self.shared,
         )
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.grid.warps
+
+    def heading(self) -> list[str]:
+        """The place of a thread in its block."""
+        return [
+            "    thread = i32(cuda.threadIdx.x)",
+            "    lane = i32(thread & 31)",
+            "    warp = i32(thread >> 5)",
+            "    row = i32(i32(warp * 16) + i32(lane >> 2))",
+            "    column = i32(i32(lane & 3) * 2)",
+        ]
+
+    def body(self) -> None:
+        self.block(self.grid.body)
 
     def length(self, axis: str, extent: Any) -> str:
         return str(extent) if isinstance(extent, int) else self.parameters.length(axis)
@@ -207,7 +235,11 @@ class TileWriter:
             case Fragments():
                 self.settle()
                 at = self.constant(f"i32(i32({self.lane_a(op.value)}) + i32(warp * {16 * self.stride(op.value)}))", "left_lane")
-                name = self.call("left_fragments", "left_fragments", self.tile(op.result), )
+                name = self.call(
+                    "left_fragments",
+                    "left_fragments",
+                    self.tile(op.result),
+                )
                 self.define(op.result, f"{name}(i32({self.buffers[op.value].variable} + {at}))")
             case Mma():
                 self.product(op)
@@ -407,7 +439,11 @@ class TileWriter:
         total, n = self.fresh("total"), self.fresh("n")
         first = REDUCTIONS[op.kind][1]
         if not op.acc.is_float:
-            low, high = (0, 1) if element == "i1" else (-(1 << (63 if element == "i64" else 31)), (1 << (63 if element == "i64" else 31)) - 1)
+            low, high = (
+                (0, 1)
+                if element == "i1"
+                else (-(1 << (63 if element == "i64" else 31)), (1 << (63 if element == "i64" else 31)) - 1)
+            )
             first = low if op.kind == "max" else high
         self.put(f"{total} = {literal(first, element)}")
         count = " * ".join(f"i32({c})" for _, c in long) or "1"
@@ -450,20 +486,31 @@ class TileWriter:
         buffer = self.buffers[stage].variable
         sums = [self.operand(op.add)] if op.add is not None else []
         if op.where is None:
-            at = self.constant(self.lane_b(stage, trans), "right_lane")
-            name = self.call("product", "product", kind, result, self.stride(stage), trans, bool(sums))
-            self.define(op.result, f"{name}({', '.join((left, f'i32({buffer} + {at})', *sums))})")
+            self.multiply(op, left, sums)
             return
         mask = self.operand(op.where)
         total = self.fresh("masked")
         self.put(f"{total} = {sums[0] if sums else self.zeros(result)}")
         x = self.fresh("x")
         for k in range(kind.blocks // 2):
-            given = (kind, self.kind(op.where), result, self.stride(stage), trans, k)
+            given = (kind, self.kind(op.where), result, *self.rows_of(stage), trans, k)
             name = self.call("masked_products", "masked_step", *given)
             self.put(f"for {x} in range(16):")
             self.put(f"    {total} = {name}({left}, {mask}, {buffer}, column, i32({x}), {total})")
         self.variables[op.result], self.kinds[op.result] = total, result
+
+    def multiply(self, op: Mma, left: str, sums: list[str]) -> None:
+        """A product without a mask."""
+        stage = op.rhs
+        assert isinstance(stage.op, Stage)
+        trans = stage.op.order[-1] not in op.over
+        at = self.constant(self.lane_b(stage, trans), "right_lane")
+        name = self.call("product", "product", self.kind(op.lhs), self.tile(op.result), self.stride(stage), trans, bool(sums))
+        self.define(op.result, f"{name}({', '.join((left, f'i32({self.buffers[stage].variable} + {at})', *sums))})")
+
+    def rows_of(self, stage: Value) -> tuple[int, int]:
+        """Bytes between rows of a tile in shared memory, and of a panel of it, if it lies in panels."""
+        return self.stride(stage), 0
 
     def zeros(self, tile: Tile) -> str:
         return f"{self.call(f'zeros_{tile.layout}', 'spread', Tile('one', 'f32'), tile)}(f32(0.0))"
@@ -511,7 +558,9 @@ class TileWriter:
         self.ranges = saved
         threads, total = 32 * self.grid.warps, stage_rows(op)
         columns = bound(op.result.tensor.extents[last])
-        fast = self.call("copy_rows", "copy_rows", lengths, total, columns * 2 // 16, -(-held * 2 // 16), row_bytes(op), threads)
+        fast = self.call(
+            "copy_rows", "copy_rows", lengths, total, columns * 2 // 16, -(-held * 2 // 16), row_bytes(op), threads
+        )
         slow = self.call("copy_element", "copy_element", lengths, row_bytes(op))
         at = self.fresh("at")
         self.put(f"{at} = {address}")
@@ -529,8 +578,7 @@ class TileWriter:
     # ---- control
 
     def loop(self, op: For) -> None:
-        stages = [x for x in op.body.ops if isinstance(x, Stage)]
-        range_value, *carried = op.body.args
+        carried = op.body.args[1:]
         names: list[str] = []
         for value, init in zip(carried, op.inits, strict=True):
             source = self.operand(init)
@@ -540,14 +588,33 @@ class TileWriter:
             self.put(f"{name} = {source}")
             self.variables[value], self.kinds[value] = name, self.tile(value)
             names.append(name)
+        self.trips(op, [x for x in op.body.ops if isinstance(x, Stage)], names)
+        for result, name, value in zip(op.results, names, carried, strict=True):
+            self.variables[result], self.kinds[result] = name, self.kinds[value]
+
+    def limits(self, op: For) -> tuple[str, str, str]:
+        """Variables of the first coordinate of a trip and of the loop's end, and how many coordinates a trip has."""
         length = self.length(op.axis, op.extent)
         first, end = self.fresh(f"{op.axis}_first"), self.fresh(f"{op.axis}_end")
         low = "0" if op.first is None else f"i32(max({self.use(op.first)}, 0)) // {op.step} * {op.step}"
         high = length if op.end is None else f"min({self.use(op.end)}, {length})"
         self.put(f"{first} = i32({low})")
         self.put(f"{end} = i32({high})")
-        counted = isinstance(op.extent, int) and op.extent % op.step == 0
-        count = str(min(op.step, op.extent)) if counted and isinstance(op.extent, int) else self.fresh(f"{op.axis}_count")  # pyright: ignore
+        if isinstance(op.extent, int) and op.extent % op.step == 0:
+            return first, end, str(op.step)
+        return first, end, f"i32(min({op.step}, i32({length} - {first})))"
+
+    def start_trip(self, op: For, first: str, count: str) -> None:
+        if not count.isdigit():
+            name = self.fresh(f"{op.axis}_count")
+            self.put(f"{name} = {count}")
+            count = name
+        self.ranges[op.body.args[0]] = Range(first, count)
+
+    def trips(self, op: For, stages: Sequence[Stage], names: Sequence[str]) -> None:
+        """The loop itself: copies run ahead of their use by one trip less than there are buffers."""
+        first, end, count = self.limits(op)
+        length = self.length(op.axis, op.extent)
         depth = max((s.stages for s in stages), default=0)
         for s in stages:
             self.reserve(s)
@@ -556,16 +623,15 @@ class TileWriter:
             for ahead in range(depth - 1):
                 self.fill(op, stages, f"i32({first} + {ahead * op.step})", end, str(ahead), length)
             self.put(f"{turn} = i32(0)")
-        self.settle_before(depth)
+        if depth != 1:
+            self.settle()
         self.put(f"while {first} < {end}:")
         self.depth += 1
-        if not counted:
-            self.put(f"{count} = i32(min({op.step}, i32({length} - {first})))")
-        self.ranges[range_value] = Range(first, count)
+        self.start_trip(op, first, count)
         if depth > 1:
             self.put(f"{self.call(f'wait_{depth - 2}', 'wait', depth - 2)}()")
             self.put(f"{self.call('barrier', 'barrier')}()")
-            ahead = "turn" if depth == 1 else f"i32(i32({turn} + {depth - 1}) % {depth})"
+            ahead = f"i32(i32({turn} + {depth - 1}) % {depth})"
             self.fill(op, stages, f"i32({first} + {(depth - 1) * op.step})", end, ahead, length)
             for s in stages:
                 b = self.buffers[s.result]
@@ -582,20 +648,11 @@ class TileWriter:
         for x in op.body.ops:
             if not isinstance(x, Stage):
                 self.op(x)
-        self.hand_on(carried, names, op.body.yields)
+        self.hand_on(op.body.args[1:], names, op.body.yields)
         self.put(f"{first} = i32({first} + {op.step})")
         if depth > 1:
             self.put(f"{turn} = i32(i32({turn} + 1) % {depth})")
         self.depth -= 1
-        for result, name, value in zip(op.results, names, carried, strict=True):
-            self.variables[result], self.kinds[result] = name, self.kinds[value]
-
-    def settle_before(self, depth: int) -> None:
-        """The block's own tiles are waited for with the loop's first ones, if it copies any."""
-        if self.pending and depth == 0:
-            self.settle()
-        elif self.pending and depth > 1:
-            self.settle()
 
     def fill(self, op: For, stages: Sequence[Stage], first: str, end: str, slot: str, length: str) -> None:
         """Begin the copies of a trip, if it takes place, and commit them as a group in any case."""

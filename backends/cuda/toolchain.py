@@ -6,6 +6,7 @@ import hashlib
 import linecache
 import os
 import re
+import threading
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from attngen.backends.cuda.target import Target
 
 INSTALL = "pip install 'attngen[cuda]'"
 SIMULATOR = "NUMBA_ENABLE_CUDASIM"
+LOCK = threading.RLock()
 
 TYPES: dict[type[Parameter], str] = {
     **dict.fromkeys((Address, Workspace, Map), "uint64"),
@@ -72,7 +74,7 @@ def readable(text: str, name: str) -> str:
     text = re.sub(rf"^\.common \.global .*NumbaEnv{re.escape(mangled[3:])};\n", "", text, flags=re.MULTILINE)
     text = text.replace(mangled, name)
     shared = dict.fromkeys(re.findall(r"\b_cudapy_smem_\d+\b", text))
-    new = {old: f"{name}_shared_{k}" for k, old in enumerate(shared)}
+    new = {old: f"{name}_shared_{number}" for number, old in enumerate(shared)}
     return re.sub(r"\b_cudapy_smem_\d+\b", lambda old: new[old[0]], text)
 
 
@@ -173,7 +175,8 @@ def missing(what: str) -> Unsupported:
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Numba and NVVM warn of what the user can do nothing about."""
-    with warnings.catch_warnings():
+    """Numba and NVVM warn of what the user can do nothing about. One thread at a time: filters belong to the process, and Numba
+    compiles one function at a time anyway."""
+    with LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

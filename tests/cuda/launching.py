@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attngen.backends.cuda.kernels import Kernels
-from attngen.backends.cuda.program import Address, Copyable, Entry, Length, Parameter, Part, Program, Stride, Workspace
+from attngen.backends.cuda.program import Address, Copyable, Entry, Length, Map, Parameter, Part, Program, Stride, Workspace
 from attngen.backends.cuda.target import find
 from attngen.ir.parser import parse
 from attngen.ir.types import ElementType, TensorType, UpTo
@@ -43,7 +43,9 @@ ret;
 """
 
 
-def copy(element: ElementType, columns: int = 8, read: int = 0, target: str = "sm_80,emulated") -> Kernels:
+def copy(
+    element: ElementType, columns: int = 8, read: int = 0, target: str = "sm_80,emulated", shared_bytes: int = 0
+) -> Kernels:
     """out[i, j] = x[i, j], for i below a runtime extent. read: how many columns the kernel copies, if not all."""
     func = parse(
         f'func @copy(%x: tensor<i=?<=4096, j={columns}, {element}> "i j") '
@@ -55,7 +57,7 @@ def copy(element: ElementType, columns: int = 8, read: int = 0, target: str = "s
     text = COPY.replace("BITS", str(bits)).replace("TYPE", "d5" if bits == 64 else "h" if bits == 16 else "r4")
     text = text.replace("COLUMNS", str(read or columns))
     head = signature("copy", parameters).replace(".reg .pred", ".reg .b16 %h; .reg .pred")
-    entry = Entry("copy", "", dict, parameters, (Part("i", UpTo(4096), 32),), 32, 0)
+    entry = Entry("copy", "", dict, parameters, (Part("i", UpTo(4096), 32),), 32, shared_bytes)
     return made(Program(func, find(target), (entry,)), head + text)
 
 
@@ -72,13 +74,13 @@ def flags(axes: tuple[str, ...], shape: tuple[int, ...]) -> Kernels:
     return made(Program(func, find("sm_80,emulated"), (entry,)), signature("flags", parameters) + "\n".join(stores) + " ret; }")
 
 
-def unwritten(parameter: Callable[[], Parameter]) -> Kernels:
+def unwritten(parameter: Callable[[], Parameter], target: str = "sm_80,emulated") -> Kernels:
     """out[()] = the first four bytes of a temporary or workspace that nobody wrote."""
     func = parse('func @unwritten(%x: tensor<f32> "") -> (tensor<f32> "") {\n  return %x\n}\n')
     parameters = (Address(1), parameter())
     text = "ld.global.b32 %r1, [%p1]; st.global.b32 [%p0], %r1; ret; }"
     entry = Entry("unwritten", "", dict, parameters, (), 1, 0)
-    program = Program(func, find("sm_80,emulated"), (entry,), (TensorType((("i", 4),), ElementType.F32),))
+    program = Program(func, find(target), (entry,), (TensorType((("i", 4),), ElementType.F32),))
     return made(program, signature("unwritten", parameters) + text)
 
 
@@ -96,3 +98,31 @@ def temporary() -> Parameter:
 
 def numbered(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+
+TILE = """\
+.shared .align 128 .b8 sh[512]; .shared .align 8 .b8 mb[8];
+mov.u32 %r1, sh; mov.u32 %r2, 0; mov.u32 %r3, %tid.x; setp.eq.u32 %q1, %r3, 0;
+@%q1 mbarrier.init.shared::cta.b64 [mb], 1;
+bar.sync 0;
+@%q1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [mb], 512;
+@%q1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%p0, {%r2, %r2}], [mb];
+wait: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %q2, [mb], 0;
+@!%q2 bra wait;
+again: mad.lo.u32 %r4, %r3, 4, %r1; ld.shared.b32 %r5, [%r4]; mad.wide.u32 %d1, %r3, 4, %p1; st.global.b32 [%d1], %r5;
+add.u32 %r3, %r3, 32; setp.lt.u32 %q2, %r3, 128; @%q2 bra again;
+ret;
+}
+"""
+
+
+def mapped(target: str) -> Kernels:
+    """out[i, j] = x[i, j], both 8 by 16, by a tensor map. What none can describe goes another way, which writes nothing."""
+    func = parse('func @tile(%x: tensor<i=8, j=16, f32> "i j") -> (tensor<i=8, j=16, f32> "i j") {\n  return %x\n}\n')
+    parameters: tuple[Parameter, ...] = (Map(0, ("j", "i"), (16, 8), 0), Address(1))
+    entry = Entry("tile", "", dict, parameters, (), 32, 0)
+    program = Program(func, find(target), (entry,), (), lambda: program)
+    head = signature("tile", parameters).replace("sm_80", "sm_90a")
+    found = made(program, head + TILE)
+    found.without_maps = made(Program(func, find(target), (), ()))
+    return found

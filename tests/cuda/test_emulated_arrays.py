@@ -87,3 +87,18 @@ def test_which_rows_can_be_copied_sixteen_bytes_at_a_time(array: np.ndarray, wan
     out = np.zeros(3, np.int64)
     Built(launching.flags(("i", "j", "k"), array.shape))([array, out.copy()], [out])
     assert out.tolist() == wanted
+
+
+@pytest.mark.parametrize("columns", [slice(0, 16), slice(4, 20)])
+def test_a_tensor_map_of_a_view(columns: slice) -> None:
+    memory = launching.numbered((8, 24), np.float32)
+    out = np.zeros((8, 16), np.float32)
+    Built(launching.mapped("sm_90a,emulated"))([memory[:, columns]], [out])
+    assert np.array_equal(out, memory[:, columns])
+
+
+@pytest.mark.parametrize("view", ["misaligned", "negative", "transposed"])
+def test_what_no_tensor_map_can_describe_goes_another_way(view: str) -> None:
+    x, out = VIEWS[view](launching.numbered((8, 16), np.float32)), np.full((8, 16), -1, np.float32)
+    Built(launching.mapped("sm_90a,emulated"))([x], [out])
+    assert (out == -1).all()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -177,3 +179,13 @@ def test_beside_the_backend_for_the_cpu() -> None:
     """In one process, with no warning and not a word."""
     done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_threads() -> None:
+    """Several may compile at once; filters of warnings are what they were."""
+    before = list(warnings.filters)
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(lambda entry: toolchain.ptx(entry, find("sm_80")), [entries.ADDING, entries.TURNING] * 4))
+        cubins = list(pool.map(lambda _: toolchain.cubin(texts[:2], find("sm_80")), range(8)))
+    assert texts == texts[:2] * 4 and cubins == cubins[:1] * 8
+    assert warnings.filters == before

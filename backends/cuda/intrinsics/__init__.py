@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attngen.backends.cuda.calls import Call
-from attngen.backends.cuda.intrinsics import elementwise, matrix, memory, reductions
+from attngen.backends.cuda.intrinsics import elementwise, hopper, matrix, memory, reductions
 from attngen.backends.cuda.intrinsics.emitter import cuda, types
 
 MAKERS: Mapping[str, Callable[..., Any]] = {
@@ -37,6 +37,15 @@ MAKERS: Mapping[str, Callable[..., Any]] = {
         memory.coordinates,
         memory.inside,
         memory.look_up,
+        hopper.barrier_init,
+        hopper.barriers_visible,
+        hopper.barrier_expect,
+        hopper.barrier_arrive,
+        hopper.barrier_wait,
+        hopper.copy_box,
+        hopper.registers,
+        hopper.warpgroup_product,
+        hopper.finite_words,
     )
 }
 

@@ -55,9 +55,19 @@ def product(name: str, left: Tile, result: Tile, stride: int, trans: bool, add: 
     return intrinsic(name, result, [left, "i32", *([result] if add else [])], body)
 
 
-def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, trans: bool, k: int) -> Any:
+def in_row(e: Emitter, row: Any, byte: Any, stride: int, panel: int) -> Any:
+    """Where a byte of a row is; in panels, 16-byte pieces are swizzled by the row."""
+    if panel:
+        number, byte = e.b.lshr(byte, e.i32(7)), e.b.and_(byte, e.i32(127))
+        byte = e.b.xor(byte, e.b.shl(e.b.and_(row, e.i32(7)), e.i32(4)))
+        byte = e.b.add(byte, e.b.mul(number, e.i32(panel)))
+    return e.b.add(e.b.mul(row, e.i32(stride)), byte)
+
+
+def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, panel: int, trans: bool, k: int) -> Any:
     """(left operand, mask, base address of the right one, column 2 (lane % 4), x, sums) -> sums with the products of element
-    16 k + x of the sum, for those that the mask keeps: what it does not keep is never multiplied."""
+    16 k + x of the sum, for those that the mask keeps: what it does not keep is never multiplied. panel: bytes of a panel, if
+    the right operand lies in panels."""
 
     def body(e: Emitter, value: Any, keep: Any, base: Any, column: Any, x: Any, sums: Any) -> Any:
         high = e.b.icmp_unsigned(">=", x, e.i32(8))
@@ -69,7 +79,9 @@ def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, tr
             four = [e.get(words, tile, Place(2 * k + h, r, c)) for h in range(2) for c in range(2)]
             four = [e.b.zext(v, I32) if v.type == I1 else v for v in four]
             mine = e.b.select(high, e.b.select(odd, four[3], four[2]), e.b.select(odd, four[1], four[0]))
-            text = "{ .reg .u32 t; mov.u32 t, %laneid; and.b32 t, t, 28; or.b32 t, t, $2; shfl.sync.idx.b32 $0, $1, t, 31, -1; }"
+            text = (
+                "{ .reg .u32 t; mov.u32 t, %laneid; and.b32 t, t, 28; or.b32 t, t, $2; shfl.sync.idx.b32 $0, $1, t, 31, -1; }"
+            )
             return e.asm(text, [mine.type], [mine, lane], effect=True)
 
         weights = [of_lane(left, value, r) for r in range(2)]
@@ -80,7 +92,7 @@ def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, tr
             for side in range(2):
                 at = e.b.add(column, e.i32(8 * n + side))
                 row, place = (element, at) if trans else (at, element)
-                address = e.b.add(base, e.b.add(e.b.mul(row, e.i32(stride)), e.b.shl(place, e.i32(1))))
+                address = e.b.add(base, in_row(e, row, e.b.shl(place, e.i32(1)), stride, panel))
                 bits = e.asm("ld.shared.b16 $0, [$1];", [I16], [address], effect=True)
                 factor = e.half(e.b.zext(bits, I32), left.element, 0)
                 for r in range(2):

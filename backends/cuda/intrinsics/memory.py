@@ -91,7 +91,9 @@ def copy_rows(name: str, extents: tuple[int, ...], rows: int, pieces: int, held:
             place = e.b.select(inside, e.b.add(source, offset), address)
             size = e.b.select(inside, e.i32(16), e.i32(0))
             active = e.b.and_(works, e.b.icmp_unsigned("<", row, e.i32(rows)))
-            text = f"{{ .reg .pred p; setp.ne.b32 p, $3, 0; @p cp.async.cg.shared.global [$0+{start * stride}], [$1], 16, $2; }}"
+            text = (
+                f"{{ .reg .pred p; setp.ne.b32 p, $3, 0; @p cp.async.cg.shared.global [$0+{start * stride}], [$1], 16, $2; }}"
+            )
             e.asm(text, [], [target, place, size, e.b.zext(active, I32)], effect=True)
 
     return intrinsic(name, "none", ["i32", "i64", "i32", *Rows.parameters(len(extents))], body)
@@ -168,7 +170,10 @@ def load_tile(name: str, element: str, result: Tile, extents: tuple[int, ...]) -
 def load_one(name: str, element: str, result: Tile) -> Any:
     """(address) -> the element there."""
     return intrinsic(
-        name, result, ["i64"], lambda e, address: e.tile(result, [decoded(e, guarded_load(e, BITS[element], address, I1(1)), element)])
+        name,
+        result,
+        ["i64"],
+        lambda e, address: e.tile(result, [decoded(e, guarded_load(e, BITS[element], address, I1(1)), element)]),
     )
 
 
@@ -193,7 +198,9 @@ def store_tile(name: str, element: str, value: Tile, extents: tuple[int, ...]) -
     along columns can be written together, strides and limits of the row axes). A value that does not vary along columns is
     written by one lane of each row, one that does not vary along rows by the lanes of the first."""
 
-    def body(e: Emitter, tile: Any, address: Any, row: Any, column: Any, step: Any, columns: Any, pairs: Any, *values: Any) -> None:
+    def body(
+        e: Emitter, tile: Any, address: Any, row: Any, column: Any, step: Any, columns: Any, pairs: Any, *values: Any
+    ) -> None:
         find = Rows(e, extents, values)
         bits = BITS[element]
         first_row = e.b.icmp_signed("==", row, e.i32(0))
