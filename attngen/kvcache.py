@@ -12,6 +12,7 @@ import numpy as np
 
 from attngen.arrays import Array, check_array, overlap, overlaps_itself
 from attngen.ir.diagnostics import Error
+from attngen.lowering import check_host
 from attngen.sdpa import find_kernel
 from attngen.sdpa_inputs import read_extras
 from attngen.sdpa_options import ALIGNMENTS, read_call
@@ -79,6 +80,7 @@ def attention_with_kvcache(
     """
     options = read_call(locals())
     refuse_mean(options.semantics, semantics, "caches")
+    check_host(target, "attention_with_kvcache")
     check_arrays(query, key_cache, value_cache, key, value, layout)
     cache = read_cache(query.shape[0], (key_cache, value_cache), layout, cache_batch_idx, block_table)
     new_len = 0 if key is None else key.shape[cache.axis]

@@ -62,6 +62,14 @@ def arrays_of(target: str) -> Arrays:
     return HOST if own is None else own
 
 
+def check_host(target: str, what: str) -> None:
+    """For what prepares its arrays with NumPy."""
+    if arrays_of(target) is not HOST:
+        raise Error(
+            f'target: {what} works on NumPy arrays, which kernels for {target} cannot read; use "cpu", or an emulated target'
+        )
+
+
 def parallelism(target: str) -> int:
     """How many parts of a nest of loops run at the same time."""
     backend, variant = find_target(target)

@@ -17,7 +17,7 @@ from attngen.arithmetic import join
 from attngen.arrays import Array, check_array
 from attngen.ir.diagnostics import Error
 from attngen.ir.types import Layout
-from attngen.lowering import build_kernel
+from attngen.lowering import build_kernel, check_host
 from attngen.names import kind_of
 from attngen.programs import Program
 from attngen.sdpa import find_kernel
@@ -70,6 +70,7 @@ def attention(
     """
     check_flags(is_causal=is_causal)
     check_names(target=target)
+    check_host(target, "attngen.onnx.attention")
     for name, mod in (("score_mod", score_mod), ("prob_mod", prob_mod)):
         if mod is not None and not callable(mod):
             raise Error(f"{name}: expected a function of an array, got {kind_of(mod)}")

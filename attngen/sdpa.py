@@ -67,7 +67,8 @@ def scaled_dot_product_attention(
     lengths up to a bound of at least 1,024 and at least four times as long.
 
     query (…, heads, q_len, d), key (…, kv_heads, kv_len, d), value (…, kv_heads, kv_len, d_v): NumPy arrays, or torch tensors
-    on the CPU, of one float dtype, any strides; two dimensions are one head; `layout="BSHD"` puts heads after lengths. heads a
+    on the CPU; with target="cuda" tensors of torch, arrays of CuPy or any others on a GPU, whose stream the kernel follows. Of
+    one float dtype, any strides; two dimensions are one head; `layout="BSHD"` puts heads after lengths. heads a
     multiple of kv_heads: query head h reads key head h // (heads // kv_heads), whatever enable_gqa says.
 
     Scores are changed in this order; query i stands at place p = i + offset among the keys:

@@ -138,7 +138,7 @@ class Arrays(Protocol):
         ...
 
     def upload(self, values: Any, like: Sequence[Any]) -> Any:
-        """A NumPy array, where the inputs `like` are."""
+        """A NumPy array, where the inputs `like` are; if there are none, where kernels run that nobody says more about."""
         ...
 
     def download(self, x: Any) -> Any:
@@ -147,6 +147,10 @@ class Arrays(Protocol):
 
     def fill(self, x: Any, values: Any) -> None:
         """Write the elements of a NumPy array to it."""
+        ...
+
+    def wait(self, arrays: Sequence[Any]) -> None:
+        """Until all is done that was asked for where these arrays are."""
         ...
 
 

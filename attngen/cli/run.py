@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os.path import realpath
 from typing import Any
@@ -23,7 +23,7 @@ from attngen.ir.func import Func
 from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import PASSES, Pipeline, Step, VerifyEach, parse_pipeline, run_pipeline
 from attngen.kernel import Kernel
-from attngen.lowering import build_kernel, find_target
+from attngen.lowering import arrays_of, build_kernel, find_target
 from attngen.report import Loop, made_in
 from attngen.specs import DTYPES, show_shape
 from attngen.thread_count import get_num_threads
@@ -181,9 +181,11 @@ def show_stage(kernel: Kernel, stage: str) -> int:
 
 
 def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: bool) -> int:
-    arrays = list(job.inputs.values())
+    own = arrays_of(kernel.target)
+    arrays = [own.upload(x, ()) for x in job.inputs.values()]
     result: Any = kernel(*arrays)
-    outputs: list[np.ndarray] = list(result) if job.traced.several else [result]
+    made: list[Any] = list(result) if job.traced.several else [result]
+    outputs: list[np.ndarray] = [own.download(own.read("output", x)) for x in made]
     with waiting("verifying"):
         judgements = job.judge(outputs)
     passed = all(j.passed for j in judgements)
@@ -203,7 +205,7 @@ def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: 
         rows.append(("error", "not checked: the program as written needs too much memory to be interpreted"))
     rows.append(("compile", made_in(compiled, kernel.seconds, kernel.origin)))
     if passed:
-        seconds, calls = measure(kernel, arrays, result)
+        seconds, calls = measure(kernel, arrays, result, lambda: own.wait(arrays))
         rows += [
             ("time", f"{1e3 * seconds:.3f} ms, the median of {calls} calls, threads at most {get_num_threads()}"),
             ("speed", f"{costs.flops / seconds / 1e9:.1f} GFLOP/s ({costs.flops:,} operations)"),
@@ -221,13 +223,14 @@ def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: 
     return 0 if passed else 1
 
 
-def measure(kernel: Kernel, arrays: list[np.ndarray], out: Any) -> tuple[float, int]:
-    """Median seconds of a call that writes into existing arrays."""
+def measure(kernel: Kernel, arrays: list[Any], out: Any, wait: Callable[[], None]) -> tuple[float, int]:
+    """Median seconds of a call that writes into existing arrays, until it is done."""
     times: list[float] = []
     end = time.perf_counter() + SECONDS
     while len(times) < 3 or time.perf_counter() < end and len(times) < 1000:
         start = time.perf_counter()
         kernel(*arrays, out=out)
+        wait()
         times.append(time.perf_counter() - start)
     return float(np.median(times)), len(times)
 

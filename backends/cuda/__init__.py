@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from attngen.backends import Arrays, Emitted, Executable, Saved
-from attngen.backends.cuda import blocks, branches, distribute, fragments, padding, pipelining
+from attngen.backends.cuda import blocks, branches, distribute, fragments, padding, pipelining, scale_late, scans
 from attngen.backends.cuda.target import TARGETS, find
 from attngen.ir.func import Func
 
-__all__ = ["CudaBackend", "backend", "blocks", "branches", "distribute", "fragments", "padding", "pipelining"]
+__all__ = ["CudaBackend", "backend", "blocks", "branches", "distribute", "fragments", "padding", "pipelining", "scale_late", "scans"]
 
 
 class CudaBackend:
@@ -31,7 +31,7 @@ class CudaBackend:
     def passes(self, target: str) -> str:
         made = find(target)
         engine = "{engine=wgmma}" if made.warpgroups else ""
-        return f"distribute{engine},pad-tiles,share-branches,choose-fragments,pipeline-copies{{shared={made.shared_bytes}}}"
+        return f"scale-late,distribute{engine},drop-scans,pad-tiles,share-branches,choose-fragments,pipeline-copies{{shared={made.shared_bytes}}}"
 
     def emit(self, func: Func, target: str) -> Emitted:
         from attngen.backends.cuda.emit import program

@@ -59,7 +59,7 @@ def dense(type: TensorType, lengths: Mapping[str, int], address: int) -> View:
     """A tensor stored in the order of its axes."""
     extents = {name: e if isinstance(e, int) else lengths[name] for name, e in type.axes}
     sizes = list(extents.values())
-    steps = {name: type.element.bytes * prod(sizes[k + 1 :]) for k, name in enumerate(extents)}
+    steps = {name: type.element.bytes * prod(sizes[n + 1 :]) for n, name in enumerate(extents)}
     return View(address, type.element.bytes, extents, steps)
 
 

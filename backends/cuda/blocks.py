@@ -45,7 +45,7 @@ def by_warpgroups(width: int) -> Shape:
     if width <= 128:
         return Shape(128, 128)
     if width <= 192:
-        return Shape(128, 80)
+        return Shape(128, 64)
     return Shape(128, 64)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from attngen.backends.cuda.device import current, inside, owner
 from attngen.backends.cuda.device import device as device_at
-from attngen.backends.cuda.device import inside, owner
 from attngen.backends.cuda.dlpack import CUDA, MANAGED, bfloat16, dense_strides, read_capsule
+from attngen.backends.cuda.driver import driver
 from attngen.backends.cuda.memory import LEGACY, Buffer, Scratch, to_device, to_host
 from attngen.ir.diagnostics import Error
 
@@ -59,8 +60,8 @@ class DeviceArray:
 
     def __getitem__(self, index: tuple[Any, ...]) -> DeviceArray:
         """Without some dimensions of extent 1: 0 in their places, `:` or `...` elsewhere."""
-        kept = [k for k in range(self.ndim) if k >= len(index) or index[k] != 0]
-        shape, strides = (tuple(x[k] for k in kept) for x in (self.shape, self.strides))
+        kept = [n for n in range(self.ndim) if n >= len(index) or index[n] != 0]
+        shape, strides = (tuple(x[n] for n in kept) for x in (self.shape, self.strides))
         return DeviceArray(self.address, shape, strides, self.dtype, self.device, self.stream, self.writeable, self.object)
 
 
@@ -185,12 +186,14 @@ class DeviceArrays:
         return x.object
 
     def upload(self, values: np.ndarray[Any, Any], like: Sequence[DeviceArray]) -> DeviceArray:
-        values, first = np.ascontiguousarray(values).reshape(values.shape), like[0]
-        address, keep = allocate(max(values.nbytes, 1), first)
+        values = np.ascontiguousarray(values).reshape(values.shape)
+        ordinal, stream = (like[0].device, like[0].stream) if like else (current().ordinal, LEGACY)
+        size = max(values.nbytes, 1)
+        address, keep = allocate(size, like[0]) if like else allocated(size, ordinal, stream)
         if values.nbytes:
-            with inside(device_at(first.device)):
-                to_device(address, values, first.stream)
-        return DeviceArray(address, values.shape, values.strides, values.dtype, first.device, first.stream, True, keep)
+            with inside(device_at(ordinal)):
+                to_device(address, values, stream)
+        return DeviceArray(address, values.shape, values.strides, values.dtype, ordinal, stream, True, keep)
 
     def download(self, x: DeviceArray) -> np.ndarray[Any, Any]:
         return self.around(x)[0].copy()
@@ -201,6 +204,11 @@ class DeviceArrays:
         if memory.size:
             with inside(device_at(x.device)):
                 to_device(x.reach[0], memory, x.stream)
+
+    def wait(self, arrays: Sequence[DeviceArray]) -> None:
+        for ordinal, stream in {(x.device, x.stream) for x in arrays}:
+            with inside(device_at(ordinal)):
+                driver().call("cuStreamSynchronize", stream)
 
     def around(self, x: DeviceArray) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """The elements, in a copy of all bytes from the first to the last one."""
@@ -218,5 +226,10 @@ def allocate(size: int, like: DeviceArray) -> tuple[int, object]:
         torch: Any = sys.modules["torch"]
         made: Any = torch.empty(size, dtype=torch.uint8, device=like.object.device)
         return made.data_ptr(), made
-    scratch = Scratch(size, like.device, like.stream)
+    return allocated(size, like.device, like.stream)
+
+
+def allocated(size: int, ordinal: int, stream: int) -> tuple[int, object]:
+    """The same by the driver."""
+    scratch = Scratch(size, ordinal, stream)
     return scratch.address, scratch

@@ -50,10 +50,10 @@ def read_capsule(name: str, capsule: Any) -> tuple[int, tuple[int, ...], tuple[i
     """Address, shape, strides in bytes and dtype. The capsule keeps the memory."""
     tensor = Managed.from_address(get_pointer(capsule, NAME)).tensor
     dtype = read_dtype(name, tensor.code, tensor.bits, tensor.lanes)
-    shape = tuple(int(tensor.shape[k]) for k in range(tensor.ndim))
+    shape = tuple(int(tensor.shape[n]) for n in range(tensor.ndim))
     strides = dense_strides(shape, dtype.itemsize)
     if tensor.strides:
-        strides = tuple(int(tensor.strides[k]) * dtype.itemsize for k in range(tensor.ndim))
+        strides = tuple(int(tensor.strides[n]) * dtype.itemsize for n in range(tensor.ndim))
     return (tensor.data or 0) + tensor.byte_offset, shape, strides, dtype
 
 
@@ -98,7 +98,7 @@ def destroy(capsule: int) -> None:
 
 
 def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    return tuple(itemsize * prod(shape[k + 1 :]) for k in range(len(shape)))
+    return tuple(itemsize * prod(shape[n + 1 :]) for n in range(len(shape)))
 
 
 def bfloat16() -> np.dtype[Any]:

@@ -79,8 +79,8 @@ def element_offsets(array: Array) -> Array:
 def run(func: Func, suited: Callable[[Sequence[View]], Kernels], arrays: Sequence[Array], lengths: Mapping[str, int]) -> None:
     """Run the kernels that suit the arrays: inputs, then outputs, which are written."""
     memory = Global()
-    names = [*(p.name for p in func.params), *(f"output {k}" for k in range(len(func.outputs)))]
-    types = [*(v.tensor for v in func.args), *(v.tensor for v in func.outputs)]
+    names = [*(p.name for p in func.params), *(f"output {n}" for n in range(len(func.outputs)))]
+    types = [*(x.tensor for x in func.args), *(x.tensor for x in func.outputs)]
     layouts = [*(p.layout for p in func.params), *func.out_layouts]
     placed = [Placed(memory, name, x) for name, x in zip(names, arrays, strict=True)]
     views = [

@@ -51,7 +51,7 @@ def run(
     where = device(one_device(names, arrays))
     first = arrays[0]
     others = {x.stream for x in arrays} - {first.stream}
-    types = [*(v.tensor for v in func.args), *(v.tensor for v in func.outputs)]
+    types = [*(x.tensor for x in func.args), *(x.tensor for x in func.outputs)]
     layouts = [*(p.layout for p in func.params), *func.out_layouts]
     with inside(where):
         for stream in others:

@@ -216,6 +216,14 @@ class Writer:
         self.memo.pop()
         self.depth -= 1
 
+    @contextmanager
+    def counting(self, name: str, first: str, end: str, step: str | int) -> Iterator[None]:
+        """A loop. (What Numba makes of `for … in range(…)` keeps NVVM from turning products with the counter into sums.)"""
+        self.put(f"{name} = {first}")
+        with self.indented(f"while {name} < {end}:"):
+            yield
+            self.put(f"{name} += {step}")
+
     def part_loop(self) -> None:
         nest = self.nest
         lengths = [self.length(axis, extent) for axis, extent in zip(nest.axes, nest.extents, strict=True)]
@@ -223,7 +231,7 @@ class Writer:
         for extent, length, step in zip(nest.extents, lengths, nest.steps, strict=True):
             counts.append(str(-(-extent // step)) if isinstance(extent, int) else f"(({length} + {step - 1}) // {step})")
         if self.most_blocks:
-            with self.indented(f"for part in range(i64(cuda.blockIdx.x), {' * '.join(counts)}, i64(cuda.gridDim.x)):"):
+            with self.counting("part", "i64(cuda.blockIdx.x)", " * ".join(counts) or "1", "i64(cuda.gridDim.x)"):
                 self.part(counts, lengths)
         else:
             self.put("part = i64(cuda.blockIdx.x)")
@@ -315,11 +323,10 @@ class Writer:
             self.put(f"{first}, {end} = {begin} // {step} * {step}, {last} if {begin} < {last} else 0")
         at = self.fresh(f"{op.axis}_first")
         length = self.length(op.axis, op.extent)
-        with self.indented(f"for {at} in range({first}, {end}, {step}):"):
+        with self.counting(at, first, end, step):
             self.begin_range(op.body.args[0], at, length, step)
             self.block(op.body.ops, body)
             self.variables([(arg, new) for arg, _, new, _ in changed])
-            self.filled()
         self.names |= {result: self.names[arg] for arg, _, _, result in changed}
 
     def filled(self) -> None:
@@ -368,11 +375,12 @@ class Writer:
             self.compute(phase, [Element({})])
         elif total == self.threads:
             self.elements(phase, "thread", counts, blocked)
+        elif total > self.threads:
+            with self.counting("n", "thread", str(total), self.threads):
+                self.elements(phase, "n", counts, blocked)
         else:
-            several = total > self.threads
-            head = f"for n in range(thread, {total}, {self.threads}):" if several else f"if thread < {total}:"
-            with self.indented(head):
-                self.elements(phase, "n" if several else "thread", counts, blocked)
+            with self.indented(f"if thread < {total}:"):
+                self.elements(phase, "thread", counts, blocked)
         self.memo.pop()
 
     def elements(self, phase: Phase, number: str, counts: Mapping[str, int], blocked: Mapping[str, int]) -> None:
@@ -412,7 +420,7 @@ class Writer:
             return [Element({**x.at, axis: at}, condition) for x, condition in zip(found, both, strict=True)]
 
         if axis in blocked and axis not in together:
-            with self.indented(f"for {name} in range({firsts[axis]}, {length}, {counts[axis]}):"):
+            with self.counting(name, firsts[axis], length, counts[axis]):
                 go_on(along(name))
             return
         self.put(f"{name} = {firsts[axis]}")
@@ -423,8 +431,8 @@ class Writer:
                 self.put(f"{further} = {at}")
                 elements += along(further)
             else:
-                # Elements past the end are computed from the last coordinate, and not stored.
-                self.put(f"{further} = min({at}, {length} - 1)")
+                # Instead of an element past the end, the thread's first one is computed again, and not stored.
+                self.put(f"{further} = {at} if {at} < {length} else {name}")
                 elements += along(further, f"{at} < {length}")
         if isinstance(extent, int):
             go_on(elements)
@@ -504,20 +512,16 @@ class Writer:
 
     # ---- reductions
 
-    def over(self, op: Contract | Reduce, partial: Partial | None, at: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-        """The heads of the loops over the axes that are summed, and the coordinates in them."""
-        heads: list[str] = []
-        inner: dict[str, str] = {}
+    def over(self, op: Contract | Reduce, partial: Partial | None, at: Mapping[str, str]) -> list[tuple[str, str, str, int]]:
+        """The loops over the axes that are summed: axis, first coordinate, end, step."""
+        found: list[tuple[str, str, str, int]] = []
         for axis in op.over:
             extent = op.operands[0].tensor.extents[axis]
             if self.plan.unit(axis, extent):
                 continue
-            name, length = self.axis_name(axis), self.length(axis, extent)
             shared = partial is not None and axis == partial.axis
-            limits = f"{at[LANES]}, {length}, {partial.lanes}" if shared and partial else length
-            heads.append(f"for {name} in range({limits}):")
-            inner[axis] = name
-        return heads, inner
+            found.append((axis, at[LANES] if shared else "0", self.length(axis, extent), partial.lanes if shared else 1))
+        return found
 
     def accumulate(
         self,
@@ -531,17 +535,19 @@ class Writer:
         names = [self.fresh(result.hint or ("sum" if start.endswith("(0.0)") else "top")) for _ in elements]
         for name in names:
             self.put(f"{name} = {start}")
-        heads, inner = self.over(op, partial, elements[0].at)
+        loops = self.over(op, partial, elements[0].at)
+        inner = {axis: self.axis_name(axis) for axis, *_ in loops}
 
-        def nested(heads: Sequence[str]) -> None:
-            if heads:
-                with self.indented(heads[0]):
-                    nested(heads[1:])
+        def nested(depth: int) -> None:
+            if depth < len(loops):
+                axis, *limits = loops[depth]
+                with self.counting(inner[axis], *limits):
+                    nested(depth + 1)
                 return
             for name, element in zip(names, elements, strict=True):
                 step(name, {**element.at, **inner})
 
-        nested(heads)
+        nested(0)
         for name, element in zip(names, elements, strict=True):
             self.know(result, element, name)
 
@@ -579,7 +585,9 @@ class Writer:
             if key in known:
                 return known[key]
         op = value.op
-        if value in self.plan.slots:
+        if value in self.arrays:
+            text = self.array(value, self.address(self.arrays[value]), at)
+        elif value in self.plan.slots:
             text = self.tile(value, at)
         elif isinstance(op, Constant):
             return ops.literal(op.value, op.element)
@@ -599,6 +607,15 @@ class Writer:
         if self.plan.axes(value):
             self.memo[-1][key] = name
         return name
+
+    def array(self, array: Value, first: str, at: Mapping[str, str]) -> str:
+        """An element of an array. first: the address of the one from which coordinates are counted."""
+        if array in self.nest.body.args:
+            raise Unsupported("backend cuda", "a nest reads what it stores", loc=self.nest.loc)
+        for axis, _ in array.tensor.axes:
+            if at.get(axis, "0") != "0":
+                first += f" + {at[axis]} * {self.stride(self.arrays[array], axis)}"
+        return f"load_{array.element}({first})"
 
     def tile(self, value: Value, at: Mapping[str, str]) -> str:
         slot = self.plan.slots[value]
@@ -629,14 +646,7 @@ class Writer:
     def load(self, op: Load, at: Mapping[str, str]) -> str:
         source = self.plan.resolve(op.source)
         if source in self.arrays:
-            number = self.arrays[source]
-            if source in self.nest.body.args:
-                raise Unsupported("backend cuda", "a nest reads what it stores", loc=op.loc, ir=repr(op)[1:-1])
-            text = self.bases[op.result]
-            for axis, _ in op.source.tensor.axes:
-                if at.get(axis, "0") != "0" and axis in dict(self.plan.axes(op.result)):
-                    text += f" + {at[axis]} * {self.stride(number, axis)}"
-            return f"load_{op.source.element}({text})"
+            return self.array(source, self.bases[op.result], at)
         moved = dict(at)
         for range in op.ranges:
             first, axis = self.ranges[self.plan.resolve(range)][0], range.range.axis

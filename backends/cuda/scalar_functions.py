@@ -147,7 +147,7 @@ class Functions:
             found = b.module.globals.get(SHARED)
             if found is None:
                 found = self.ll.GlobalVariable(b.module, array, SHARED, addrspace=3)
-                found.linkage, found.align = "external", 16
+                found.linkage, found.align = "external", 8
             start = b.gep(found, [self.word[32](0), b.trunc(first, self.word[32])])
             start = b.bitcast(start, self.ll.PointerType(kind, addrspace=3))
             return b.gep(start, [b.trunc(n, self.word[32])])

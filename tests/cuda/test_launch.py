@@ -14,12 +14,16 @@ import numpy as np
 import pytest
 
 import attngen as ag
+from attngen.backends import get_backend
 from attngen.backends.cuda import device, dlpack, driver, launch, toolchain
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.device_arrays import DeviceArrays
 from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.memory import Buffer
+from attngen.cli import main
+from attngen.ir.pipeline import parse_pipeline
 from attngen.ir.types import ElementType
+from attngen.lowering import own_tiling, parallelism
 from tests.cuda import launching
 from tests.cuda.fake_driver import FakeDriver
 from tests.kernels.reference import attention
@@ -347,3 +351,39 @@ def test_machines_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, machine: str)
 def test_the_target_of_this_machine(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], name: str) -> None:
     install(monkeypatch, FakeDriver(capability))
     assert device.architecture() == name
+
+
+def test_a_command_brings_arrays_to_the_gpu_and_back(gpu: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--shape", "1,2,9,21,16", "--target", "cuda"]) == 0
+    printed = capsys.readouterr().out
+    assert "for cuda, float32" in printed and "allowed" in printed
+    assert gpu.names().count("cuStreamSynchronize") >= gpu.names().count("cuLaunchKernel") - 1
+
+
+def test_what_prepares_its_arrays_with_numpy_says_so(gpu: FakeDriver) -> None:
+    x = np.zeros((1, 1, 8, 8), np.float32)
+    for call in (lambda: ag.attention_with_kvcache(x, x, x, target="cuda"), lambda: ag.onnx.attention(x, x, x, target="cuda")):
+        with pytest.raises(ag.Error, match=r'target: .* works on NumPy arrays, which kernels for cuda cannot read; use "cpu"'):
+            call()
+
+
+# ---- what is decided before
+
+
+def test_as_many_parts_as_there_are_multiprocessors(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parallelism("cuda") == parallelism("cuda:sm_80,emulated") == 108
+    monkeypatch.setattr(driver, "load", lambda: refusing(100))
+    driver.driver.cache_clear()
+    assert parallelism("cuda:sm_90a") == 132
+    with ag.threads(3):
+        assert parallelism("cpu") == 3
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "wanted"),
+    [("canonicalize,tile,canonicalize", "canonicalize,tile-blocks,canonicalize"), ("tile{i=8}", "tile{i=8}"), ("", "")],
+)
+def test_axes_are_cut_for_blocks_unless_it_is_said_how(pipeline: str, wanted: str) -> None:
+    steps = parse_pipeline(pipeline)
+    assert str(own_tiling(steps, get_backend("cuda"), "sm_80")) == wanted
+    assert own_tiling(steps, get_backend("cpu"), "") == steps

@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def run(
     buffers whose addresses are among the numbers given.
     Raises PtxError for text that cannot be read, Unsupported for what the interpreter does not know, Defect for a finding.
     """
-    program = link(parse(ptx, file), entry)
+    program = linked(ptx, file, entry)
     heap = Global() if memory is None else memory
     given = named(program, args)
     params = np.zeros(program.sizes["param"], np.uint8)
@@ -98,6 +99,12 @@ def run(
         start = address + int(heap.shifts[np.searchsorted(heap.starts, address, side="right") - 1])
         array.reshape(-1).view(np.uint8)[:] = data[start : start + array.nbytes]
     return Run(program.entry.name, executed, count)
+
+
+@lru_cache(16)
+def linked(ptx: str, file: str, entry: str | None) -> Program:
+    """A text is often run several times."""
+    return link(parse(ptx, file), entry)
 
 
 def build(

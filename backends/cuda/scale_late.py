@@ -1,0 +1,57 @@
+"""scale-late: positive constant factors go behind maxima and selects, where one multiply-add takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from attngen.backends.cuda.ops import Grid
+from attngen.ir.core import Op, Value, constant_value
+from attngen.ir.elementwise import Mul
+from attngen.ir.func import Func
+from attngen.ir.loop import Parallel
+from attngen.ir.pipeline import register_pass
+from attngen.ir.rewrite import place, rewrite
+
+PASSED = (0.0, math.inf, -math.inf)
+"""Constants that are the same times any positive number."""
+
+
+@register_pass("scale-late")
+def scale_late(func: Func) -> Func:
+    """Let positive constant factors pass operations that are homogeneous: max(c·x) = c·max(x), also to the last bit.
+
+    before: %x = nd.mul %s, 0.18;  %m = nd.reduce %x kind max over [j];  %e = nd.sub %x, %m
+    after:  %r = nd.reduce %s kind max over [j];  %m = nd.mul %r, 0.18;  %x = nd.mul %s, 0.18;  %e = nd.sub %x, %m
+
+    What is left of the product is read by the subtraction alone, and both are one instruction.
+    """
+    func = rewrite(func, lambda op: None if isinstance(op, Parallel | Grid) else later(op))
+    return func.with_body(place(func.args, func.outputs))
+
+
+def later(op: Op) -> Value | None:
+    """The op without a factor that its operands share, times that factor; nothing if there is none."""
+    places = op.algebra.positively_homogeneous
+    if not places or op.regions or len(op.results) != 1 or not op.results[0].element.is_float:
+        return None
+    factors: set[float] = set()
+    bare: dict[Value, Value] = {}
+    for k in places:
+        v = op.operands[k]
+        known = constant_value(v)
+        if known is not None and known in PASSED:
+            continue
+        if not isinstance(v.op, Mul) or v.element is not op.results[0].element:
+            return None
+        factor, x = constant_value(v.op.rhs), v.op.lhs
+        if factor is None or not 0 < factor < math.inf or set(x.names) != set(v.names):
+            return None
+        factors.add(factor)
+        bare[v] = x
+    if len(factors) != 1:
+        return None
+    scaled = next(iter(bare)).op
+    assert isinstance(scaled, Mul)
+    inner = op.rebuild(lambda v: bare.get(v, v), lambda b: b)
+    return dataclasses.replace(scaled, lhs=inner.results[0], loc=op.loc).result
