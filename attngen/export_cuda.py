@@ -23,9 +23,10 @@ from typing import Any
 
 import attngen
 from attngen.backends.cuda import facts
+from attngen.backends.cuda.assembler import cubin
 from attngen.backends.cuda.build import Built as CudaBuilt
 from attngen.backends.cuda.program import Program
-from attngen.backends.cuda.toolchain import cubin, module
+from attngen.backends.cuda.toolchain import module
 from attngen.ir.diagnostics import Error
 from attngen.kernel import Built, Traced
 from attngen.written import write
@@ -46,7 +47,7 @@ def export(file: str, target: str, traced: Traced, built: Built) -> None:
         code = text.encode()
     else:
         # What is interpreted has no machine code so far.
-        code = kernels.cubin or cubin(text, kernels.program.target)
+        code = kernels.cubin or cubin(kernels.ptx, kernels.program.target)
     about = {
         "attngen": attngen.__version__,
         "target": target,

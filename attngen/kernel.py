@@ -170,8 +170,8 @@ class Kernel:
         return tuple(self._built.derived.result.remarks) if self._built else (NO_LOOPS,)
 
     def __call__(self, *arrays: Any, out: Any = None, num_threads: int | None = None, **named: Any) -> Any:
-        """The output, a tuple if the program returns one. Arrays of the shapes and dtypes compiled for, any strides: NumPy's; for
-        a kernel of a GPU those of torch, CuPy or any library there, on whose stream it may still run when this returns.
+        """The output, a tuple if the program returns one. Arrays of the shapes and dtypes compiled for, any strides: NumPy's.
+        Those of a kernel for GPUs are of torch, CuPy or any library there; on their stream it may still run when this returns.
 
         num_threads: at most so many threads; None asks `attngen.get_num_threads`. The result is the same to the last bit.
         Raises Error for anything else, and for an `out=` that is read-only or overlaps itself or an input.

@@ -186,15 +186,17 @@ def first_line(path: str) -> str:
 
 def gpu(missing: list[Missing]) -> dict[str, str]:
     """What compiles for NVIDIA GPUs, which needs none, and what runs there."""
-    names = ("device", "driver", "kept", "reports", "target", "toolchain")
-    device, driver, kept, reports, target, toolchain = (import_module(f"attngen.backends.cuda.{name}") for name in names)
+    names = ("assembler", "device", "driver", "kept", "reports", "target", "toolchain")
+    modules = (import_module(f"attngen.backends.cuda.{name}") for name in names)
+    assembler, device, driver, kept, reports, target, toolchain = modules
     rows = {package: version for package, version in kept.versions().items() if "cuda" in package or "nvidia" in package}
     try:
         toolchain.numba_cuda()
-        toolchain.nvjitlink()
         rows["targets"] = f"cuda:{', '.join(target.KNOWN)}"
+        rows["ptxas"] = assembler.ptxas()
     except IRError as e:
-        rows["targets"] = "none"
+        rows.setdefault("targets", "none")
+        rows["ptxas"] = "not found"
         missing.append(Missing("CUDA", e.message, e.help.replace("pip install ", pip(""))))
     try:
         rows["nvdisasm"] = reports.disassembler()

@@ -1,4 +1,4 @@
-"""The CUDA backend: loop-level IR to kernels for NVIDIA GPUs, through Numba, NVVM and nvJitLink.
+"""The CUDA backend: loop-level IR to kernels for NVIDIA GPUs, through Numba, NVVM and ptxas.
 
 Each nest of loops becomes one kernel, as short Numba source (`program.py`). `toolchain.py` makes PTX and machine code of it
 without a GPU; `launch.py` runs it on one, and `emulate.py` in the interpreter of PTX in `ptx/`, which needs none.
@@ -13,7 +13,18 @@ from attngen.backends.cuda import blocks, branches, distribute, fragments, paddi
 from attngen.backends.cuda.target import TARGETS, find
 from attngen.ir.func import Func
 
-__all__ = ["CudaBackend", "backend", "blocks", "branches", "distribute", "fragments", "padding", "pipelining", "scale_late", "scans"]
+__all__ = [
+    "CudaBackend",
+    "backend",
+    "blocks",
+    "branches",
+    "distribute",
+    "fragments",
+    "padding",
+    "pipelining",
+    "scale_late",
+    "scans",
+]
 
 
 class CudaBackend:
@@ -26,7 +37,8 @@ class CudaBackend:
 
     def tiling(self, target: str) -> str:
         """The pass in place of `tile`."""
-        return "tile-warpgroups" if find(target).warpgroups else "tile-blocks"
+        made = find(target)
+        return "tile-warpgroups" if made.warpgroups else "tile-blocks" if made.shared_bytes > 128 * 1024 else "tile-small-blocks"
 
     def passes(self, target: str) -> str:
         made = find(target)

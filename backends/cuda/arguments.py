@@ -89,16 +89,16 @@ def has_maps(program: Program, views: Sequence[View]) -> bool:
     return all(mappable(views[p.array], p.axes) for p in maps)
 
 
-def numbers(
+def arguments(
     entry: Entry,
     views: Sequence[View],
     lengths: Mapping[str, int],
     memory: Callable[[int], int],
-    tensor_map: Callable[[Map, View], int],
-) -> list[int]:
-    """The arguments of a kernel. memory: makes so many bytes, for a workspace; tensor_map: makes one; both say where it is."""
+    tensor_map: Callable[[Map, View], bytes],
+) -> list[int | bytes]:
+    """What a kernel is given. memory: makes so many bytes, for a workspace, and says where they are; tensor_map: makes one."""
 
-    def number(parameter: Parameter) -> int:
+    def argument(parameter: Parameter) -> int | bytes:
         match parameter:
             case Address(array):
                 return views[array].address
@@ -113,4 +113,4 @@ def numbers(
             case Map(array):
                 return tensor_map(parameter, views[array])
 
-    return [number(parameter) for parameter in entry.parameters]
+    return [argument(parameter) for parameter in entry.parameters]

@@ -1,7 +1,8 @@
-"""tile-blocks, tile-warpgroups: how the axes of a function are cut for blocks of threads, and why."""
+"""tile-blocks, tile-small-blocks, tile-warpgroups: how the axes of a function are cut for blocks of threads, and why."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from attngen.ir.core import Value
@@ -30,23 +31,22 @@ SCALAR = Shape(32, 32)
 
 def by_warps(width: int) -> Shape:
     """For products of warps (mma.sync). width: of the widest tile beside the scores. Accumulators of 16 rows per warp, scores
-    and operands stay in 255 registers; two stages of operands in 99 KB of shared memory."""
-    if width <= 64:
+    and operands stay in 255 registers; two buffers for operands in 163 KB of shared memory."""
+    if width <= 128:
         return Shape(128, 64)
+    return Shape(128, 32) if width <= 192 else Shape(64, 32)
+
+
+def by_few_warps(width: int) -> Shape:
+    """The same in 99 KB of shared memory."""
     if width <= 96:
         return Shape(128, 64)
-    if width <= 128:
-        return Shape(128, 32)
-    return Shape(64, 32)
+    return Shape(128, 32) if width <= 128 else Shape(64, 32)
 
 
 def by_warpgroups(width: int) -> Shape:
     """For products of warpgroups (wgmma): two of them with 64 rows each, 227 KB of shared memory."""
-    if width <= 128:
-        return Shape(128, 128)
-    if width <= 192:
-        return Shape(128, 64)
-    return Shape(128, 64)
+    return Shape(128, 128) if width <= 128 else Shape(128, 64)
 
 
 def operand(x: Value) -> Value:
@@ -64,14 +64,14 @@ def halves(func: Func) -> list[Contract]:
     ]
 
 
-def choose(func: Func, warpgroups: bool) -> dict[str, int]:
+def choose(func: Func, by: Callable[[int], Shape]) -> dict[str, int]:
     """The length of a part for every axis that should be cut."""
     extents = all_extents(func)
     wanted = cut_axes(func, extents)
     products = halves(func)
     widths = [bound(extents[n]) for op in products for v in (op.lhs, op.rhs) for n in v.names if n not in wanted]
     width = max(widths, default=0)
-    shape = SCALAR if not products else by_warpgroups(width) if warpgroups else by_warps(width)
+    shape = by(width) if products else SCALAR
     steps: dict[str, int] = {}
     rows = shape.rows
     for name in reversed([n for n in extents if n in wanted]):
@@ -91,7 +91,7 @@ def choose(func: Func, warpgroups: bool) -> dict[str, int]:
     return {n: steps[n] for n in extents if n in steps}
 
 
-@register_pass("tile-blocks", resolve=lambda func: choose(func, warpgroups=False))
+@register_pass("tile-blocks", resolve=lambda func: choose(func, by_warps))
 def tile_blocks(func: Func, /, **steps: int) -> Func:
     """`tile` with parts for blocks of threads: as many rows as 4 or 8 warps multiply at a time, and as many elements of the
     reduced axis as leave room in registers and shared memory.
@@ -102,7 +102,17 @@ def tile_blocks(func: Func, /, **steps: int) -> Func:
     return tile(func, **steps)
 
 
-@register_pass("tile-warpgroups", resolve=lambda func: choose(func, warpgroups=True))
+@register_pass("tile-small-blocks", resolve=lambda func: choose(func, by_few_warps))
+def tile_small_blocks(func: Func, /, **steps: int) -> Func:
+    """`tile` with parts for blocks of threads that have less shared memory.
+
+    before: %m = nd.reduce %x kind max over [j] : tensor<i=1000, f32>
+    after:  %m = loop.parallel %i: i = 0 to 1000 step 128 out (%dst) { %r = loop.for %j: j = 0 to 500 step 32 … }
+    """
+    return tile(func, **steps)
+
+
+@register_pass("tile-warpgroups", resolve=lambda func: choose(func, by_warpgroups))
 def tile_warpgroups(func: Func, /, **steps: int) -> Func:
     """`tile` with parts for warpgroups, each of which multiplies 64 rows at a time.
 

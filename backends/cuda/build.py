@@ -54,7 +54,9 @@ class Built:
         return None
 
     def stages(self) -> Mapping[str, str]:
-        return {"ptx": "\n".join(self.kernels.ptx), **machine_code(self.kernels.cubin)}
+        from attngen.backends.cuda.toolchain import module
+
+        return {"ptx": module(self.kernels.ptx), **machine_code(self.kernels.cubin)}
 
 
 def machine_code(cubin: bytes) -> Mapping[str, str]:

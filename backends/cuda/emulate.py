@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attngen.backends.cuda import ptx
-from attngen.backends.cuda.arguments import View, dense, map_strides, numbers, view
+from attngen.backends.cuda.arguments import View, arguments, dense, map_strides, view
 from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Map
 from attngen.backends.cuda.ptx.memory import Buffer, Global
@@ -91,16 +91,15 @@ def run(func: Func, suited: Callable[[Sequence[View]], Kernels], arrays: Sequenc
     def junk(size: int, name: str = "a workspace") -> int:
         return memory.add(name, np.full(size, JUNK, np.uint8)).address
 
-    def tensor_map(parameter: Map, x: View) -> int:
+    def tensor_map(parameter: Map, x: View) -> bytes:
         shape = tuple(x.extents[name] for name in parameter.axes)
         strides = (x.element, *map_strides(x, parameter.axes))
-        encoded = Tiles(x.element, parameter.swizzle, x.address, shape, strides, parameter.box).encode()
-        return memory.add("a tensor map", np.frombuffer(encoded, np.uint8)).address
+        return Tiles(x.element, parameter.swizzle, x.address, shape, strides, parameter.box).encode()
 
     for number, type in enumerate(kernels.program.temporaries):
         views.append(dense(type, lengths, junk(dense(type, lengths, 0).bytes, f"temporary {number}")))
     for entry, text in zip(kernels.program.entries, kernels.ptx, strict=True):
-        given = numbers(entry, views, lengths, junk, tensor_map)
+        given = arguments(entry, views, lengths, junk, tensor_map)
         ptx.run(text, entry.name, entry.blocks(lengths), entry.threads, given, entry.shared_bytes, memory=memory)
     data = memory.freeze()
     for p in placed[len(func.params) :]:

@@ -18,9 +18,10 @@ from attngen.backends.cuda.program import Program
 from attngen.backends.cuda.target import Target, find
 from attngen.ir.func import Func
 
+ASSEMBLER = "nvidia-cuda-nvcc"
 PACKAGES = (
     *("numba", "llvmlite", "numba-cuda", "cuda-bindings"),
-    *("nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-nvjitlink"),
+    *("nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime", ASSEMBLER),
 )
 """What makes the code."""
 
@@ -65,7 +66,18 @@ def restore(func: Func, target: Target, saved: Saved, again: Callable[[], Progra
 def fingerprint(variant: str) -> Mapping[str, str]:
     """What code depends on besides the program: the target, and the versions of what compiles for it."""
     settings = {key: value for key, value in os.environ.items() if key.startswith("NUMBA_")}
-    return {"target": repr(find(variant)), **versions(), **dict(sorted(settings.items()))}
+    return {"target": repr(find(variant)), **versions(), **assemblers(), **dict(sorted(settings.items()))}
+
+
+@cache
+def assemblers() -> Mapping[str, str]:
+    """Those that pip did not install, and so has no version of."""
+    if versions()[ASSEMBLER] != "none":
+        return {}
+    from attngen.backends.cuda.tools import places
+
+    found = {place: os.stat(place) for place in places("ptxas")}
+    return {place: f"{stat.st_size} bytes of {stat.st_mtime_ns}" for place, stat in found.items()}
 
 
 @cache

@@ -42,11 +42,11 @@ class Kernels:
         texts = made.ptx
         made.seconds = {"Numba and NVVM": time.perf_counter() - start}
         if not program.target.emulated:
-            from attngen.backends.cuda import toolchain
+            from attngen.backends.cuda.assembler import cubin
 
             start = time.perf_counter()
-            made.cubin = toolchain.cubin(texts, program.target)
-            made.seconds |= {"nvJitLink": time.perf_counter() - start}
+            made.cubin = cubin(texts, program.target)
+            made.seconds |= {"ptxas": time.perf_counter() - start}
         return made
 
     def saved(self) -> Saved:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import c_int32, c_int64, c_uint, c_uint64, c_void_p
+from ctypes import c_int32, c_int64, c_uint, c_uint8, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 
-import numpy as np
-
 from attngen.backends import Unsupported
-from attngen.backends.cuda.arguments import View, dense, map_strides, numbers, view
+from attngen.backends.cuda.arguments import View, arguments, dense, map_strides, view
 from attngen.backends.cuda.device import Device, device, inside
 from attngen.backends.cuda.device_arrays import DeviceArray, allocate
 from attngen.backends.cuda.driver import driver
 from attngen.backends.cuda.kernels import Kernels
-from attngen.backends.cuda.memory import Scratch, follow, to_device
+from attngen.backends.cuda.map_parameters import ALIGNMENT, BYTES
+from attngen.backends.cuda.memory import follow
 from attngen.backends.cuda.program import Copyable, Entry, Length, Map, Parameter, Stride
 from attngen.ir.diagnostics import Error
 from attngen.ir.func import Func
@@ -33,7 +32,6 @@ MOST_BLOCKS = (1 << 31) - 1
 CELLS: Mapping[type[Parameter], Any] = {Stride: c_int64, Length: c_int32, Copyable: c_int32}
 """What each parameter is to the driver, u64 if not listed."""
 
-MAP_BYTES, MAP_ALIGNMENT = 128, 64
 MAP_TYPES = {"f16": 6, "f32": 7, "f64": 8, "bf16": 9, "i64": 5, "i32": 3, "i8": 0, "i1": 0, "index": 5}
 """CUtensorMapDataType."""
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
@@ -41,6 +39,7 @@ SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 PROMOTE = 2
 """CUtensorMapL2promotion: 128 bytes at a time."""
 MOST_MAPS = 1024
+"""That are remembered."""
 
 
 def run(
@@ -69,12 +68,14 @@ def run(
             keep.append(owner)
             return address
 
-        def tensor_map(parameter: Map, x: View) -> int:
-            return MAPS.find(where, first.stream, parameter, x, program.arrays[parameter.array].element)
+        def tensor_map(parameter: Map, x: View) -> bytes:
+            shape = tuple(x.extents[name] for name in parameter.axes)
+            place = (x.address, shape, tuple(map_strides(x, parameter.axes)))
+            return encode(program.arrays[parameter.array].element, *place, parameter.box, parameter.swizzle)
 
         views += [dense(type, lengths, memory(dense(type, lengths, 0).bytes)) for type in program.temporaries]
         for entry, function in zip(program.entries, functions, strict=True):
-            launch(entry, function, numbers(entry, views, lengths, memory, tensor_map), lengths, first.stream)
+            launch(entry, function, arguments(entry, views, lengths, memory, tensor_map), lengths, first.stream)
         for stream in others:
             follow(stream, first.stream)
 
@@ -88,11 +89,14 @@ def one_device(names: Sequence[str], arrays: Sequence[DeviceArray]) -> int:
     return arrays[0].device
 
 
-def launch(entry: Entry, function: int, given: Sequence[int], lengths: Mapping[str, int], stream: int) -> None:
+def launch(entry: Entry, function: int, given: Sequence[int | bytes], lengths: Mapping[str, int], stream: int) -> None:
     blocks = entry.blocks(lengths)
     if blocks > MOST_BLOCKS:
         raise Error(f"{entry.name}: {blocks} blocks are more than a GPU launches at once ({MOST_BLOCKS}); give smaller extents")
-    cells = [CELLS.get(type(p), c_uint64)(x) for p, x in zip(entry.parameters, given, strict=True)]
+    cells = [
+        (c_uint8 * len(x)).from_buffer_copy(x) if isinstance(x, bytes) else CELLS.get(type(p), c_uint64)(x)
+        for p, x in zip(entry.parameters, given, strict=True)
+    ]
     places = (c_void_p * max(len(cells), 1))(*map(ctypes.addressof, cells))
     grid, block = (blocks, 1, 1), (entry.threads, 1, 1)
     driver().call("cuLaunchKernel", function, *grid, *block, entry.shared_bytes, stream, places, None)
@@ -148,46 +152,16 @@ def check(kernels: Kernels, where: Device) -> None:
         )
 
 
-class Maps:
-    """Tensor maps in the memory of devices, the last ones used. Each was written on the stream on which it is read."""
-
-    def __init__(self) -> None:
-        self.found: OrderedDict[Any, tuple[Scratch, Any]] = OrderedDict()
-        self.lock = Lock()
-
-    def find(self, where: Device, stream: int, parameter: Map, x: View, element: ElementType) -> int:
-        shape = tuple(x.extents[name] for name in parameter.axes)
-        strides = tuple(map_strides(x, parameter.axes))
-        key = (where, stream, x.address, element, shape, strides, parameter.box, parameter.swizzle)
-        with self.lock:
-            if key not in self.found:
-                encoded = np.frombuffer(encode(element, x.address, shape, strides, parameter.box, parameter.swizzle), np.uint8)
-                place = Scratch(MAP_BYTES, where.ordinal, stream)
-                to_device(place.address, encoded, stream)
-                self.found[key] = place, encoded
-                if len(self.found) > MOST_MAPS:
-                    self.found.popitem(last=False)
-            self.found.move_to_end(key)
-            return self.found[key][0].address
-
-
-MAPS = Maps()
-
-
+@lru_cache(MOST_MAPS)
 def encode(
-    element: ElementType,
-    address: int,
-    shape: Sequence[int],
-    strides: Sequence[int],
-    box: Sequence[int],
-    swizzle: int,
+    element: ElementType, address: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...], swizzle: int
 ) -> bytes:
     """A tensor map as the hardware reads it; axes from the innermost, strides without it."""
     rank = len(shape)
-    raw = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
-    place = -(-ctypes.addressof(raw) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    raw = ctypes.create_string_buffer(BYTES + ALIGNMENT)
+    place = -(-ctypes.addressof(raw) // ALIGNMENT) * ALIGNMENT
     extents, steps = (c_uint64 * rank)(*shape), (c_uint64 * max(rank - 1, 1))(*strides)
     boxes, ones = (c_uint * rank)(*box), (c_uint * rank)(*(1,) * rank)
     kind, how = (MAP_TYPES[element.value], rank, address), (0, SWIZZLES[swizzle], PROMOTE, 0)
     driver().call("cuTensorMapEncodeTiled", place, *kind, extents, steps, boxes, ones, *how)
-    return ctypes.string_at(place, MAP_BYTES)
+    return ctypes.string_at(place, BYTES)

@@ -4,17 +4,13 @@ must not hold."""
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 
+from attngen.backends.cuda.assembler import assemble
 from attngen.backends.cuda.target import Target
-from attngen.backends.cuda.toolchain import assemble
+from attngen.backends.cuda.tools import memory_file, path, places, run
 from attngen.ir.diagnostics import Error
 
 DISASSEMBLER, PACKAGE = "nvdisasm", "nvidia-cuda-nvdisasm"
@@ -33,30 +29,42 @@ class Usage:
     shared: int
 
 
-def usage(texts: str | Sequence[str], target: Target) -> Mapping[str, Usage]:
-    """By kernel, as the assembler inside nvJitLink says it; no further program is needed."""
-    _, log = assemble(texts, target, "-verbose")
+@dataclass(frozen=True)
+class Assembled:
+    """usage: by kernel; complaints: what the assembler says it could not do as was asked for, which makes kernels slow."""
+
+    cubin: bytes
+    usage: Mapping[str, Usage]
+    complaints: tuple[str, ...]
+
+
+def assembled(texts: Sequence[str], target: Target) -> Assembled:
+    cubin, said = assemble(texts, target)
     found: dict[str, Usage] = {}
-    # First the assembler speaks, of each kernel, and then the linker.
-    for name in re.findall(r"Compiling entry function '([\w$]+)'", log):
-        assembled, linked = (
-            re.split(rf"Function properties for {quoted}:?\n", log)[1] for quoted in (re.escape(name), f"'{re.escape(name)}'")
-        )
+    for part in said.split("Compiling entry function ")[1:]:
+        name, _, rest = part[1:].partition("'")
         found[name] = Usage(
-            registers=number(linked, r"used (\d+) registers"),
-            stack=number(assembled, r"(\d+) bytes stack frame"),
-            spill_stores=number(assembled, r"(\d+) bytes spill stores"),
-            spill_loads=number(assembled, r"(\d+) bytes spill loads"),
-            barriers=number(linked, r"used (\d+) barriers"),
-            shared=number(linked, r"(\d+) bytes smem"),
+            registers=number(rest, r"Used (\d+) registers"),
+            stack=number(rest, r"(\d+) bytes stack frame"),
+            spill_stores=number(rest, r"(\d+) bytes spill stores"),
+            spill_loads=number(rest, r"(\d+) bytes spill loads"),
+            barriers=number(rest, r"used (\d+) barriers", none=0),
+            shared=number(rest, r"(\d+) bytes smem", none=0),
         )
-    return found
+    return Assembled(cubin, found, complaints(said))
 
 
-def number(log: str, pattern: str) -> int:
-    """The first one there."""
-    match = re.search(pattern, log)
-    assert match is not None, f"nvJitLink says nothing like {pattern}: {log}"
+def complaints(said: str) -> tuple[str, ...]:
+    """The warnings of ptxas, and its notes on performance, which have numbers such as C7508."""
+    return tuple(line for line in said.splitlines() if re.match(r"ptxas (warning|info\s*: \(C\d+\))", line))
+
+
+def number(said: str, pattern: str, none: int | None = None) -> int:
+    """The first one there. none: what it is if it is not said."""
+    match = re.search(pattern, said)
+    if match is None and none is not None:
+        return none
+    assert match is not None, f"ptxas says nothing like {pattern}: {said}"
     return int(match[1])
 
 
@@ -76,24 +84,17 @@ def instructions(cubin: bytes) -> Mapping[str, Counter[str]]:
 def disassembly(cubin: bytes) -> str:
     """The text that NVIDIA's nvdisasm makes of a cubin."""
     program = disassembler()
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        done = subprocess.run([program, "-c", file.name], capture_output=True, text=True, check=False)
+    with memory_file(cubin) as file:
+        done = run([program, "-c", path(file)], file)
     if done.returncode:
         raise Error(f"{program}: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout
 
 
 def disassembler() -> str:
-    """Where it is: beside the libraries that pip installed, or on the path."""
-    package = find_spec("nvidia.cu13") if find_spec("nvidia") else None
-    folders = list(package.submodule_search_locations or ()) if package else []
-    places = [str(Path(folder, "bin", DISASSEMBLER)) for folder in folders]
-    found = next(filter(None, map(shutil.which, [*places, DISASSEMBLER])), None)
-    if found is None:
-        raise Error(f"there is no {DISASSEMBLER}, which lists the instructions of a cubin; pip install {PACKAGE}")
-    return found
+    for program in places(DISASSEMBLER):
+        return program
+    raise Error(f"there is no {DISASSEMBLER}, which lists the instructions of a cubin; pip install {PACKAGE}")
 
 
 FORBIDDEN: Mapping[str, str] = {

@@ -96,7 +96,9 @@ class Writer:
         outs = dict(zip(nest.body.args[len(nest.axes) :], (arrays[v] for v in nest.results), strict=True))
         self.arrays = {**arrays, **outs}
         self.ops = [*needed(nest, func.body.ops), *nest.body.ops]
-        self.plan = Planner(nest, self.arrays)
+        layouts = [p.layout.names for p in func.params] + [layout.names for layout in func.out_layouts]
+        names = {v: layouts[k] if k < len(layouts) else v.names for v, k in self.arrays.items()}
+        self.plan = Planner(nest, {v: axes[-1] if axes else None for v, axes in names.items()})
         self.steps = self.plan.plan(self.ops)
         self.threads = self.plan.threads
         slot_axes = {slot: self.plan.ordered_axes(v) for v, slot in self.plan.slots.items()}
@@ -115,7 +117,7 @@ class Writer:
         self.ranges: dict[Value, tuple[str, str]] = {}
         """First coordinate and length of each part."""
         self.lengths: dict[tuple[str, Extent], str] = {}
-        self.bases: dict[Value, str] = {}
+        self.bases: dict[tuple[Value, ...], str] = {}
         """Where the part of an array begins that a `tile.load` selects."""
         self.slot_names: dict[Slot, str] = {}
         self.axis_names: dict[str, str] = {}
@@ -129,15 +131,15 @@ class Writer:
         self.part_loop()
         body, self.lines, self.depth = self.lines, [], 1
         self.put("thread = i64(cuda.threadIdx.x)")
+        if self.workspace_bytes:
+            self.workspace()
         for parameter, name in self.parameters.items():
             if not isinstance(parameter, Stride):
-                self.put(f"{name} = i64({name})")
+                own = f" + i64(cuda.blockIdx.x) * {parameter.bytes}" if isinstance(parameter, Workspace) else ""
+                self.put(f"{name} = i64({name}){own}")
         for slot, place in sorted(self.places.items(), key=lambda item: (not item[1].shared, item[1].first)):
             where = f"{place.first}" if place.shared else f"{self.workspace()} + {place.first}"
             self.put(f"{self.slot_name(slot)} = {where}  # {slot.type}, {'shared' if place.shared else 'global'} memory")
-        if self.workspace_bytes:
-            index = next(k for k, line in enumerate(self.lines) if self.workspace() in line)
-            self.lines.insert(index + 1, f"    {self.workspace()} += i64(cuda.blockIdx.x) * {self.workspace_bytes}")
         head = f"def {self.kernel}({', '.join(self.parameters.values())}):"
         return Entry(
             self.kernel,
@@ -289,11 +291,14 @@ class Writer:
             first, axis = self.ranges[self.plan.resolve(range)][0], range.range.axis
             if first != "0":
                 text += f" + {first} * {self.stride(number, axis)}"
-        if text == self.address(number):
-            self.bases[op.result] = text
-        else:
-            self.bases[op.result] = self.fresh(f"{self.array_name(number)}_at")
-            self.put(f"{self.bases[op.result]} = {text}")
+        if text != self.address(number):
+            name = self.fresh(f"{self.array_name(number)}_at")
+            self.put(f"{name} = {text}")
+            text = name
+        self.bases[self.part_of(op)] = text
+
+    def part_of(self, op: Load) -> tuple[Value, ...]:
+        return tuple(map(self.plan.resolve, op.operands))
 
     def variables(self, each: Sequence[tuple[Value, Value]]) -> None:
         """Sets variables to values, all at once. each: the value that a variable is for, and the one it gets."""
@@ -358,7 +363,7 @@ class Writer:
             factors: dict[str, int] = {}
             room = phase.size // self.threads
             for axis, extent in reversed(phase.axes[-2:]):
-                factor = next((f for f in (4, 2) if f <= room and bound(extent) % f == 0 and len(factors) * f < 4), 1)
+                factor = next((f for f in (4, 2) if f <= room and bound(extent) % f == 0), 1)
                 if factor > 1:
                     factors[axis] = factor
                     room //= factor
@@ -646,7 +651,7 @@ class Writer:
     def load(self, op: Load, at: Mapping[str, str]) -> str:
         source = self.plan.resolve(op.source)
         if source in self.arrays:
-            return self.array(source, self.bases[op.result], at)
+            return self.array(source, self.bases[self.part_of(op)], at)
         moved = dict(at)
         for range in op.ranges:
             first, axis = self.ranges[self.plan.resolve(range)][0], range.range.axis

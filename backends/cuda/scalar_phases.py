@@ -10,8 +10,8 @@ read from memory, so that a chain needs no op of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from attngen.backends.cuda.scalar_ops import MOST_QUICK, QUICK
 from attngen.ir import elementwise as ew
@@ -22,6 +22,10 @@ from attngen.ir.types import Axis, Extent, RangeType, TensorType, bound
 
 LANES = "_lanes"
 """The axis of partial results: which share of the elements to be reduced."""
+MOST_STAGED = 32 << 10
+"""Bytes of an operand that is copied to shared memory."""
+OFTEN = 8
+"""How often each of its elements is read then, at least."""
 FEW = 16
 """A reduction of fewer elements is not shared between threads."""
 
@@ -116,11 +120,12 @@ def size(axes: Iterable[Axis]) -> int:
 class Planner:
     """Plans one nest.
 
-    aliases: values that are others under another name; slots: where tiles are kept; arrays: tensors in global memory.
+    aliases: values that are others under another name; slots: where tiles are kept.
     """
 
-    def __init__(self, nest: Parallel, arrays: Iterable[Value]) -> None:
-        self.nest, self.arrays = nest, set(arrays)
+    def __init__(self, nest: Parallel, arrays: Mapping[Value, str | None]) -> None:
+        """arrays: those in global memory, and the axis that is likely to be contiguous in them."""
+        self.nest, self.arrays = nest, arrays
         self.aliases: dict[Value, Value] = {}
         self.slots: dict[Value, Slot] = {}
         self.orders: dict[Space, tuple[Axis, ...]] = {}
@@ -242,7 +247,10 @@ class Planner:
 
     def block(self, ops: Sequence[Op], ends: list[Put]) -> list[Step]:
         """The steps of a block. ends: what it stores at its end."""
-        works = [work for op in ops for work in self.works(op)]
+        staged = self.staged(ops)
+        works: list[Work] = []
+        for op in ops:
+            works += self.stage(op) if op in staged else self.works(op)
         overwritten = {put.overwrites for put in ends if put.overwrites is not None}
         for put in ends:
             # Carried values that change places: what one of them was must outlast the other's new value.
@@ -261,6 +269,33 @@ class Planner:
             if isinstance(step, Phase):
                 self.find_reads(step)
         return steps
+
+    def staged(self, ops: Sequence[Op]) -> set[Op]:
+        """Operands of contractions that are copied from global memory first, because neighbouring threads would read them from
+        different rows: those that are contiguous along a summed axis, while the threads run along another one."""
+        found: set[Op] = set()
+        for op in ops:
+            if not isinstance(op, Contract) or not self.axes(op.result):
+                continue
+            name, _ = self.ordered_axes(op.result)[-1]
+            for operand in (op.lhs, op.rhs):
+                load = self.resolve(operand).op
+                while isinstance(load, ew.Cast):
+                    load = self.resolve(load.value).op
+                if not isinstance(load, Load) or load not in ops or name not in load.result.names:
+                    continue
+                others = [axis for axis in self.axes(op.result) if axis[0] not in load.result.names]
+                bytes = load.result.tensor.size * load.result.element.bytes
+                if self.arrays.get(self.resolve(load.source)) in op.over and size(others) >= OFTEN and bytes <= MOST_STAGED:
+                    found.add(load)
+        return found
+
+    def stage(self, op: Op) -> list[Work]:
+        assert isinstance(op, Load)
+        copy, last = Copy(replace(op).result), self.arrays[self.resolve(op.source)]
+        self.orders.setdefault(self.space(op.result), tuple(sorted(self.axes(op.result), key=lambda axis: axis[0] == last)))
+        self.aliases[op.result] = copy.result
+        return [copy]
 
     def works(self, op: Op) -> list[Work]:
         """What is to be done for an op; nothing where its value is computed where it is read."""

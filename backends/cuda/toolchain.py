@@ -1,4 +1,4 @@
-"""From Numba source to PTX, and from PTX to machine code (a cubin). Neither needs a GPU or a driver."""
+"""From Numba source to PTX, which needs no GPU and no driver."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from attngen.backends import Unsupported
+from attngen.backends.cuda.map_parameters import maps_by_value
 from attngen.backends.cuda.program import Address, Copyable, Entry, Length, Map, Parameter, Stride, Workspace
 from attngen.backends.cuda.target import Target
 
@@ -49,7 +50,7 @@ def ptx(entry: Entry, target: Target) -> str:
             fastmath=False,
             launch_bounds=(entry.threads, least) if least else (entry.threads,),
         )
-    return readable(text, entry.name)
+    return maps_by_value(readable(text, entry.name), entry)
 
 
 def defined(entry: Entry) -> Callable[..., Any]:
@@ -58,6 +59,7 @@ def defined(entry: Entry) -> Callable[..., Any]:
     file = f"<attngen {entry.name} {digest}>"
     linecache.cache[file] = (len(entry.text), None, entry.text.splitlines(keepends=True), file)
     scope: dict[str, Any] = dict(entry.namespace())
+    assert entry.name not in scope, f"{entry.name} is a function that kernels call"
     exec(compile(entry.text, file, "exec"), scope)
     return scope[entry.name]
 
@@ -85,51 +87,6 @@ def module(texts: Sequence[str]) -> str:
     return "\n".join((first, *(re.split(r"^\.address_size .*\n", text, flags=re.MULTILINE)[1] for text in others)))
 
 
-def cubin(texts: str | Sequence[str], target: Target) -> bytes:
-    """One cubin of one or more PTX modules, whose kernels have names of their own."""
-    return assemble(texts, target)[0]
-
-
-def assemble(texts: str | Sequence[str], target: Target, *options: str) -> tuple[bytes, str]:
-    """The cubin and what nvJitLink has to say. options: further ones of nvJitLink.
-
-    nvJitLink is called directly: `cuda.core.Linker` turns to the driver where it finds no nvJitLink.
-    """
-    link = nvjitlink()
-    given = (f"-arch={target.name}", *options)
-    handle = link.create(len(given), given)
-    try:
-        for text in (texts,) if isinstance(texts, str) else texts:
-            data = text.encode()
-            link.add_data(handle, link.InputType.PTX, data, len(data), "kernel")
-        link.complete(handle)
-        made = bytearray(link.get_linked_cubin_size(handle))
-        link.get_linked_cubin(handle, made)
-        return bytes(made), log(handle, link.get_info_log_size, link.get_info_log)
-    except link.nvJitLinkError as e:
-        said = log(handle, link.get_error_log_size, link.get_error_log) or str(e)
-        raise Unsupported(
-            "backend cuda",
-            f"nvJitLink {version(link)} cannot make code for {target.name} of this PTX",
-            notes=said.splitlines(),
-            help=INSTALL if ".version" in said else "look at kernel.stages['ptx'], or compile for another target",
-        ) from None
-    finally:
-        link.destroy(handle)
-
-
-def log(handle: int, size: Callable[[int], int], read: Callable[[int, bytearray], None]) -> str:
-    """A log of nvJitLink, which ends with a zero."""
-    found = bytearray(size(handle))
-    if found:
-        read(handle, found)
-    return found.rstrip(b"\0").decode(errors="replace").strip()
-
-
-def version(link: Any) -> str:
-    return ".".join(map(str, link.version()))
-
-
 # ---- what has to be installed
 
 
@@ -147,15 +104,6 @@ def numba_cuda() -> Any:
             import_module("cuda.pathfinder").load_nvidia_dynamic_lib(library)
     if getattr(module, "implementation", "") != "NVIDIA":
         raise missing("numba-cuda is there, but `import numba.cuda` finds Numba's own module: pip did not install it")
-    return module
-
-
-@cache
-def nvjitlink() -> Any:
-    with installed():
-        module: Any = import_module("cuda.bindings.nvjitlink")
-        # Only a call misses the library.
-        module.version()
     return module
 
 

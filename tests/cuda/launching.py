@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attngen.backends.cuda.kernels import Kernels
+from attngen.backends.cuda.map_parameters import maps_by_value
 from attngen.backends.cuda.program import Address, Copyable, Entry, Length, Map, Parameter, Part, Program, Stride, Workspace
 from attngen.backends.cuda.target import find
 from attngen.ir.parser import parse
@@ -20,10 +21,11 @@ PTX_TYPES: dict[type[Parameter], str] = {Stride: ".s64", Length: ".s32", Copyabl
 def signature(name: str, parameters: tuple[Parameter, ...]) -> str:
     """The head of a kernel; each parameter is read into a register: %p0, %p1, ... of 64 bits."""
     kinds = [PTX_TYPES.get(type(p), ".u64") for p in parameters]
-    declared = ", ".join(f".param {kind} a{k}" for k, kind in enumerate(kinds))
+    names = [f"{name}_param_{k}" for k in range(len(kinds))]
+    declared = ", ".join(f".param {kind} {x}" for x, kind in zip(names, kinds, strict=True))
     loads = [
-        f"ld.param{kind} %p{k}, [a{k}];" if kind != ".s32" else f"ld.param.s32 %w{k}, [a{k}]; cvt.s64.s32 %p{k}, %w{k};"
-        for k, kind in enumerate(kinds)
+        f"ld.param{kind} %p{k}, [{x}];" if kind != ".s32" else f"ld.param.s32 %w{k}, [{x}]; cvt.s64.s32 %p{k}, %w{k};"
+        for k, (x, kind) in enumerate(zip(names, kinds, strict=True))
     ]
     registers = f".reg .b64 %p<{len(kinds) + 1}>; .reg .b32 %w<{len(kinds) + 1}>; .reg .b64 %d<9>; .reg .b32 %r<9>;"
     return f"{HEAD}.visible .entry {name}({declared}) {{\n{registers} .reg .pred %q<3>;\n" + "\n".join(loads) + "\n"
@@ -122,7 +124,6 @@ def mapped(target: str) -> Kernels:
     parameters: tuple[Parameter, ...] = (Map(0, ("j", "i"), (16, 8), 0), Address(1))
     entry = Entry("tile", "", dict, parameters, (), 32, 0)
     program = Program(func, find(target), (entry,), (), lambda: program)
-    head = signature("tile", parameters).replace("sm_80", "sm_90a")
-    found = made(program, head + TILE)
+    found = made(program, maps_by_value(signature("tile", parameters).replace("sm_80", "sm_90a") + TILE, entry))
     found.without_maps = made(Program(func, find(target), (), ()))
     return found

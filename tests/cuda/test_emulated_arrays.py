@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from attngen.backends.cuda import assembler
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.program import Parameter
 from attngen.backends.cuda.ptx import Defect
@@ -102,3 +103,10 @@ def test_what_no_tensor_map_can_describe_goes_another_way(view: str) -> None:
     x, out = VIEWS[view](launching.numbered((8, 16), np.float32)), np.full((8, 16), -1, np.float32)
     Built(launching.mapped("sm_90a,emulated"))([x], [out])
     assert (out == -1).all()
+
+
+def test_tensor_maps_by_value_are_assembled() -> None:
+    kernels = launching.mapped("sm_90a")
+    (text,) = kernels.ptx
+    assert ".param .align 64 .b8 tile_param_0[128]" in text
+    assert assembler.cubin((text,), kernels.program.target).startswith(b"\x7fELF")

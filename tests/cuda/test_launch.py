@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import attngen as ag
+from attngen import onnx
 from attngen.backends import get_backend
-from attngen.backends.cuda import device, dlpack, driver, launch, toolchain
+from attngen.backends.cuda import assembler, device, dlpack, driver, launch
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.device_arrays import DeviceArrays
 from attngen.backends.cuda.kernels import Kernels
@@ -47,7 +48,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def clear() -> None:
         for known in (driver.driver, device.device):
             known.cache_clear()
-        launch.MAPS.found.clear()
+        launch.encode.cache_clear()
 
     clear()
     yield
@@ -61,7 +62,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> FakeDriver:
     monkeypatch.setattr(driver, "load", lambda: fake)
-    monkeypatch.setattr(toolchain, "cubin", fake.cubin)
+    monkeypatch.setattr(assembler, "cubin", fake.cubin)
     return fake
 
 
@@ -362,7 +363,7 @@ def test_a_command_brings_arrays_to_the_gpu_and_back(gpu: FakeDriver, capsys: py
 
 def test_what_prepares_its_arrays_with_numpy_says_so(gpu: FakeDriver) -> None:
     x = np.zeros((1, 1, 8, 8), np.float32)
-    for call in (lambda: ag.attention_with_kvcache(x, x, x, target="cuda"), lambda: ag.onnx.attention(x, x, x, target="cuda")):
+    for call in (lambda: ag.attention_with_kvcache(x, x, x, target="cuda"), lambda: onnx.attention(x, x, x, target="cuda")):
         with pytest.raises(ag.Error, match=r'target: .* works on NumPy arrays, which kernels for cuda cannot read; use "cpu"'):
             call()
 

@@ -90,7 +90,7 @@ def test_registers_hold_several_elements_of_a_product() -> None:
 
 def test_what_shared_memory_cannot_hold_is_in_global_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then fewer blocks than parts, each of which does several."""
-    monkeypatch.setattr(scalar, "WORKSPACE", 16 * 1024)
+    monkeypatch.setattr(scalar, "WORKSPACE", 8 * 1024)
     case, arrays = CASES["standard"], inputs("standard")
     program = made(tiled(case.program, case.types(), RAGGED), shared_bytes=400)
     (entry,) = program.entries

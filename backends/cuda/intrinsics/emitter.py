@@ -7,6 +7,7 @@ from typing import Any
 
 import llvmlite.ir as untyped_ir  # pyright: ignore[reportMissingTypeStubs]
 import numba.cuda as untyped_cuda  # pyright: ignore[reportMissingTypeStubs]
+import numba.cuda.cgutils as untyped_cgutils  # pyright: ignore[reportMissingTypeStubs]
 import numba.cuda.extending as untyped_extending  # pyright: ignore[reportMissingTypeStubs]
 
 from attngen.backends.cuda.tiles import Carrier, Place, Tile
@@ -14,6 +15,7 @@ from attngen.backends.cuda.tiles import Carrier, Place, Tile
 ir: Any = untyped_ir
 cuda: Any = untyped_cuda
 types: Any = untyped_cuda.types
+cgutils: Any = untyped_cgutils
 extending: Any = untyped_extending
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from attngen.backends.cuda.intrinsics.emitter import F32, I32, Emitter, intrinsic, ir
+from attngen.backends.cuda.intrinsics.matrix import all_finite
 from attngen.backends.cuda.tiles import Carrier, Tile
 
 
@@ -118,19 +119,10 @@ def warpgroup_product(
 
 def finite_words(name: str, element: Carrier, bytes: int) -> Any:
     """(address, lane) -> whether no 16-bit float of so many bytes is infinite or NaN, the same in all lanes."""
-    exponent, unit = (0x7F807F80, 0x00800080) if element == "bf16" else (0x7C007C00, 0x04000400)
 
     def body(e: Emitter, base: Any, lane: Any) -> Any:
-        found = e.i32(0)
         start = e.b.add(base, e.b.shl(lane, e.i32(4)))
-        for at in range(0, bytes, 512):
-            text = f"ld.shared.v4.b32 {{$0, $1, $2, $3}}, [$4+{at}];"
-            for word in e.asm(text, [I32] * 4, [start], effect=True):
-                found = e.b.or_(found, e.b.add(e.b.and_(word, e.i32(exponent)), e.i32(unit)))
-        bad = e.b.icmp_unsigned("!=", e.b.and_(found, e.i32(0x80008000)), e.i32(0))
-        text = "{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred q, p, -1; selp.b32 $0, 1, 0, q; }"
-        any_lane = e.asm(text, [I32], [e.b.zext(bad, I32)], effect=True)
-        return e.b.icmp_unsigned("==", any_lane, e.i32(0))
+        return all_finite(e, element, -(-bytes // 512), lambda n: e.b.add(start, e.b.shl(n, e.i32(9))))
 
     return intrinsic(name, Tile("one", "i1"), ["i32", "i32"], body)
 

@@ -3,9 +3,10 @@ Multiply-Accumulate Instructions": fragments of m16n8k16)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from attngen.backends.cuda.intrinsics.emitter import F32, I1, I16, I32, Emitter, intrinsic, ir
+from attngen.backends.cuda.intrinsics.emitter import F32, I1, I16, I32, Emitter, cgutils, intrinsic, ir
 from attngen.backends.cuda.tiles import Carrier, Place, Tile
 
 
@@ -107,27 +108,35 @@ def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, pa
 def finite(name: str, element: Carrier, rows: int, pieces: int, stride: int) -> Any:
     """(base address, lane) -> whether no float of the tile is infinite or NaN, the same in all lanes of the warp. pieces: of
     16 bytes in a row."""
-    exponent, unit = (0x7F807F80, 0x00800080) if element == "bf16" else (0x7C007C00, 0x04000400)
+    count = rows * pieces
 
     def body(e: Emitter, base: Any, lane: Any) -> Any:
-        found = e.i32(0)
-        count = rows * pieces
-        for at in range(0, count, 32):
-            number = e.b.add(lane, e.i32(at))
+        def place(n: Any) -> Any:
+            number = e.b.add(lane, e.b.shl(n, e.i32(5)))
             row, piece = e.b.udiv(number, e.i32(pieces)), e.b.urem(number, e.i32(pieces))
             address = e.b.add(base, e.b.add(e.b.mul(row, e.i32(stride)), e.b.shl(piece, e.i32(4))))
-            if count - at < 32:
-                address = e.b.select(e.b.icmp_unsigned("<", number, e.i32(count)), address, base)
-            words = e.asm("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", [I32] * 4, [address], effect=True)
-            for word in words:
-                # An exponent of ones carries into the bit of the sign.
-                found = e.b.or_(found, e.b.add(e.b.and_(word, e.i32(exponent)), e.i32(unit)))
-        bad = e.b.icmp_unsigned("!=", e.b.and_(found, e.i32(0x80008000)), e.i32(0))
-        text = "{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred q, p, -1; selp.b32 $0, 1, 0, q; }"
-        any_lane = e.asm(text, [I32], [e.b.zext(bad, I32)], effect=True)
-        return e.b.icmp_unsigned("==", any_lane, e.i32(0))
+            return address if count % 32 == 0 else e.b.select(e.b.icmp_unsigned("<", number, e.i32(count)), address, base)
+
+        return all_finite(e, element, -(-count // 32), place)
 
     return intrinsic(name, Tile("one", "i1"), ["i32", "i32"], body)
+
+
+def all_finite(e: Emitter, element: Carrier, count: int, place: Callable[[Any], Any]) -> Any:
+    """Whether no lane of the warp finds an infinity or NaN among the 16 bytes of shared memory at place(n), n < count. In a
+    loop, since loads that all run ahead take the registers of everything else."""
+    exponent, unit = (0x7F807F80, 0x00800080) if element == "bf16" else (0x7C007C00, 0x04000400)
+    found = cgutils.alloca_once_value(e.b, e.i32(0))
+    with cgutils.for_range(e.b, e.i32(count)) as loop:
+        marks = e.b.load(found)
+        for word in e.asm("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", [I32] * 4, [place(loop.index)], effect=True):
+            # An exponent of ones carries into the bit of the sign.
+            marks = e.b.or_(marks, e.b.add(e.b.and_(word, e.i32(exponent)), e.i32(unit)))
+        e.b.store(marks, found)
+    bad = e.b.icmp_unsigned("!=", e.b.and_(e.b.load(found), e.i32(0x80008000)), e.i32(0))
+    text = "{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred q, p, -1; selp.b32 $0, 1, 0, q; }"
+    any_lane = e.asm(text, [I32], [e.b.zext(bad, I32)], effect=True)
+    return e.b.icmp_unsigned("==", any_lane, e.i32(0))
 
 
 __all__ = ["finite", "ir", "left_fragments", "masked_step", "product"]
