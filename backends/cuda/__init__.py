@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from attngen.backends import Arrays, Emitted, Executable, Saved
-from attngen.backends.cuda import blocks, branches, distribute, fragments, padding, pipelining, scale_late, scans
+from attngen.backends.cuda import blocks, branches, distribute, fragments, overlap, padding, pipelining, scale_late, scans
 from attngen.backends.cuda.target import TARGETS, find
 from attngen.ir.func import Func
 
@@ -20,6 +20,7 @@ __all__ = [
     "branches",
     "distribute",
     "fragments",
+    "overlap",
     "padding",
     "pipelining",
     "scale_late",
@@ -38,12 +39,14 @@ class CudaBackend:
     def tiling(self, target: str) -> str:
         """The pass in place of `tile`."""
         made = find(target)
-        return "tile-warpgroups" if made.warpgroups else "tile-blocks" if made.shared_bytes > 128 * 1024 else "tile-small-blocks"
+        return (
+            "tile-warpgroups" if made.warpgroups else "tile-blocks" if made.shared_bytes > 128 * 1024 else "tile-small-blocks"
+        )
 
     def passes(self, target: str) -> str:
         made = find(target)
-        engine = "{engine=wgmma}" if made.warpgroups else ""
-        return f"scale-late,distribute{engine},drop-scans,pad-tiles,share-branches,choose-fragments,pipeline-copies{{shared={made.shared_bytes}}}"
+        engine, ahead = ("{engine=wgmma}", ",overlap-products") if made.warpgroups else ("", "")
+        return f"scale-late,distribute{engine},drop-scans,pad-tiles,share-branches,choose-fragments,pipeline-copies{{shared={made.shared_bytes}}}{ahead}"
 
     def emit(self, func: Func, target: str) -> Emitted:
         from attngen.backends.cuda.emit import program

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from attngen.backends.cuda.program import Address, Copyable, Entry, Length, Map, Parameter, Program, Stride, Workspace
 from attngen.ir.func import Func
@@ -32,11 +33,11 @@ class View:
         return prod(self.extents.values()) * self.element
 
 
-def runtime_lengths(func: Func, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """How long the axes with runtime extents are in these inputs."""
+def runtime_lengths(func: Func, arrays: Sequence[Any]) -> dict[str, int]:
+    """How long the axes with runtime extents are. arrays: begin with the inputs."""
     found: dict[str, int] = {}
-    for param, value, shape in zip(func.params, func.args, shapes, strict=True):
-        for group, length in zip(param.layout.groups, shape, strict=True):
+    for param, value, x in zip(func.params, func.args, arrays, strict=False):
+        for group, length in zip(param.layout.groups, x.shape, strict=True):
             extents = [value.tensor.extents[n] for n in group]
             known = prod(e for e in extents if isinstance(e, int))
             for axis, extent in zip(group, extents, strict=True):
@@ -45,8 +46,15 @@ def runtime_lengths(func: Func, shapes: Sequence[Sequence[int]]) -> dict[str, in
     return found
 
 
+def given_views(func: Func, lengths: Mapping[str, int], places: Sequence[tuple[int, Sequence[int]]]) -> list[View]:
+    """Of inputs and outputs. places: the address of each, and the strides of its dimensions."""
+    types = [x.tensor for x in (*func.args, *func.outputs)]
+    layouts = [*(p.layout for p in func.params), *func.out_layouts]
+    return [view(type, layout, lengths, *place) for type, layout, place in zip(types, layouts, places, strict=True)]
+
+
 def view(type: TensorType, layout: Layout, lengths: Mapping[str, int], address: int, strides: Sequence[int]) -> View:
-    """Strides are those of the array's dimensions; one dimension may hold several axes."""
+    """One dimension may hold several axes."""
     extents = {name: e if isinstance(e, int) else lengths[name] for name, e in type.axes}
     steps: dict[str, int] = {}
     for group, stride in zip(layout.groups, strides, strict=True):
@@ -55,12 +63,12 @@ def view(type: TensorType, layout: Layout, lengths: Mapping[str, int], address: 
     return View(address, type.element.bytes, extents, steps)
 
 
-def dense(type: TensorType, lengths: Mapping[str, int], address: int) -> View:
-    """A tensor stored in the order of its axes."""
+def dense(type: TensorType, lengths: Mapping[str, int]) -> View:
+    """A tensor stored in the order of its axes, at an address that is as aligned as one can be."""
     extents = {name: e if isinstance(e, int) else lengths[name] for name, e in type.axes}
     sizes = list(extents.values())
     steps = {name: type.element.bytes * prod(sizes[n + 1 :]) for n, name in enumerate(extents)}
-    return View(address, type.element.bytes, extents, steps)
+    return View(0, type.element.bytes, extents, steps)
 
 
 def copyable(x: View, axis: str) -> bool:
@@ -89,28 +97,47 @@ def has_maps(program: Program, views: Sequence[View]) -> bool:
     return all(mappable(views[p.array], p.axes) for p in maps)
 
 
-def arguments(
-    entry: Entry,
-    views: Sequence[View],
-    lengths: Mapping[str, int],
-    memory: Callable[[int], int],
-    tensor_map: Callable[[Map, View], bytes],
-) -> list[int | bytes]:
-    """What a kernel is given. memory: makes so many bytes, for a workspace, and says where they are; tensor_map: makes one."""
+Slot = int | Address | Workspace | Map
+"""What an argument is, or what is to be known for it in each call: where arrays and memory are."""
 
-    def argument(parameter: Parameter) -> int | bytes:
+
+def slots(entry: Entry, views: Sequence[View], lengths: Mapping[str, int]) -> list[Slot]:
+    """The arguments of a kernel, as far as shapes, strides and alignment decide about them."""
+
+    def slot(parameter: Parameter) -> Slot:
         match parameter:
-            case Address(array):
-                return views[array].address
             case Stride(array, axis):
                 return views[array].strides[axis]
             case Length(axis):
                 return lengths[axis]
-            case Workspace(bytes):
-                return memory(bytes * entry.blocks(lengths))
             case Copyable(array, axis):
                 return int(copyable(views[array], axis))
-            case Map(array):
-                return tensor_map(parameter, views[array])
+            case Workspace(bytes):
+                return Workspace(bytes * entry.blocks(lengths))
+            case Address() | Map():
+                return parameter
 
-    return [argument(parameter) for parameter in entry.parameters]
+    return [slot(parameter) for parameter in entry.parameters]
+
+
+def filled(
+    slots: Sequence[Slot],
+    addresses: Sequence[int],
+    memory: Callable[[int], int],
+    tensor_map: Callable[[Map, int], bytes],
+) -> list[int | bytes]:
+    """The arguments of a call. memory: makes so many bytes, and says where they are; tensor_map: makes one of an array at an
+    address."""
+
+    def argument(slot: Slot) -> int | bytes:
+        match slot:
+            case int():
+                return slot
+            case Address(array):
+                return addresses[array]
+            case Workspace(bytes):
+                return memory(bytes)
+            case Map(array):
+                return tensor_map(slot, addresses[array])
+
+    return [argument(slot) for slot in slots]

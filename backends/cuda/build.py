@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from attngen.backends import Emitted, Saved, one
-from attngen.backends.cuda.arguments import View, has_maps, runtime_lengths
+from attngen.backends.cuda.arguments import View, has_maps
 from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Entry, Program, Workspace
 from attngen.backends.cuda.target import find
@@ -22,6 +22,8 @@ class Built:
         self.kernels, self.seconds = kernels, kernels.seconds
         program = kernels.program
         self.func, self.target = program.func, program.target
+        self.plans: dict[Any, Any] = {}
+        """Of launches on devices."""
         self.scratch_bytes = max((entry.shared_bytes for entry in program.entries), default=0)
         """Of one block."""
         temporaries = sum(largest(type) for type in program.temporaries)
@@ -43,12 +45,13 @@ class Built:
         return self.kernels if has_maps(self.kernels.program, views) else self.kernels.without_maps
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None:
-        lengths = runtime_lengths(self.func, [x.shape for x in inputs])
         if self.target.emulated:
-            from attngen.backends.cuda.emulate import run
-        else:
-            from attngen.backends.cuda.launch import run
-        run(self.func, self.suited, (*inputs, *outputs), lengths)
+            from attngen.backends.cuda import emulate
+
+            return emulate.run(self.func, self.suited, (*inputs, *outputs))
+        from attngen.backends.cuda import launch
+
+        launch.run(self.func, self.suited, (*inputs, *outputs), self.plans)
 
     def direct(self, places: Sequence[int], dtypes: Sequence[Any]) -> Callable[..., Any] | None:
         return None

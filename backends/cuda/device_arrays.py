@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -49,7 +50,7 @@ class DeviceArray:
     def itemsize(self) -> int:
         return self.dtype.itemsize
 
-    @property
+    @cached_property
     def reach(self) -> tuple[int, int]:
         """Where the first byte lies, and the one after the last."""
         if not self.size:
@@ -75,7 +76,7 @@ def read(name: str, x: Any) -> DeviceArray:
     if is_tensor(x):
         return read_torch(name, x)
     if module == "cupy":
-        stream = sys.modules["cupy"].cuda.get_current_stream().ptr
+        stream = sys.modules["cupy"].cuda.get_current_stream(x.device.id).ptr
         return DeviceArray(x.data.ptr, x.shape, x.strides, x.dtype, x.device.id, stream or LEGACY, True, x)
     interface = found_interface(x)
     if interface is not None and "stream" in interface:

@@ -9,7 +9,8 @@ from functools import partial
 
 from attngen.backends.cuda.ops import Grid
 from attngen.backends.cuda.program import Entry, Program
-from attngen.backends.cuda.scalar import NAMES, needed, number_arrays, write
+from attngen.backends.cuda.scalar import needed, number_arrays, write
+from attngen.backends.cuda.scalar_source import TAKEN
 from attngen.backends.cuda.target import Target
 from attngen.backends.cuda.tile_source import RESERVED, TileWriter
 from attngen.backends.cuda.warpgroup_source import WarpgroupWriter
@@ -28,7 +29,7 @@ def program(func: Func, target: Target) -> Program:
     nests = [op for op in func.body.ops if isinstance(op, Parallel)]
     entries: list[Entry] = []
     for k, nest in enumerate(nests):
-        name = identifier(func.name if len(nests) == 1 else f"{func.name}_{k}", "kernel", (*RESERVED, *NAMES, WARP_SIZE))
+        name = identifier(func.name if len(nests) == 1 else f"{func.name}_{k}", "kernel", (*RESERVED, *TAKEN, WARP_SIZE))
         entries.append(
             grid_entry(func, nest, target, arrays, name) if isinstance(nest, Grid) else write(func, nest, target, arrays, name)
         )

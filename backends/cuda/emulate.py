@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from attngen.backends.cuda import ptx
-from attngen.backends.cuda.arguments import View, arguments, dense, map_strides, view
+from attngen.backends.cuda.arguments import View, dense, filled, given_views, map_strides, runtime_lengths, slots
 from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Map
 from attngen.backends.cuda.ptx.memory import Buffer, Global
@@ -76,30 +76,29 @@ def element_offsets(array: Array) -> Array:
     return offsets
 
 
-def run(func: Func, suited: Callable[[Sequence[View]], Kernels], arrays: Sequence[Array], lengths: Mapping[str, int]) -> None:
+def run(func: Func, suited: Callable[[Sequence[View]], Kernels], arrays: Sequence[Array]) -> None:
     """Run the kernels that suit the arrays: inputs, then outputs, which are written."""
     memory = Global()
+    lengths = runtime_lengths(func, arrays)
     names = [*(p.name for p in func.params), *(f"output {n}" for n in range(len(func.outputs)))]
-    types = [*(x.tensor for x in func.args), *(x.tensor for x in func.outputs)]
-    layouts = [*(p.layout for p in func.params), *func.out_layouts]
     placed = [Placed(memory, name, x) for name, x in zip(names, arrays, strict=True)]
-    views = [
-        view(type, layout, lengths, p.address, p.array.strides) for type, layout, p in zip(types, layouts, placed, strict=True)
-    ]
+    views = given_views(func, lengths, [(p.address, p.array.strides) for p in placed])
     kernels = suited(views)
 
     def junk(size: int, name: str = "a workspace") -> int:
         return memory.add(name, np.full(size, JUNK, np.uint8)).address
 
-    def tensor_map(parameter: Map, x: View) -> bytes:
+    def tensor_map(parameter: Map, address: int) -> bytes:
+        x = views[parameter.array]
         shape = tuple(x.extents[name] for name in parameter.axes)
         strides = (x.element, *map_strides(x, parameter.axes))
-        return Tiles(x.element, parameter.swizzle, x.address, shape, strides, parameter.box).encode()
+        return Tiles(x.element, parameter.swizzle, address, shape, strides, parameter.box).encode()
 
-    for number, type in enumerate(kernels.program.temporaries):
-        views.append(dense(type, lengths, junk(dense(type, lengths, 0).bytes, f"temporary {number}")))
+    views += [dense(type, lengths) for type in kernels.program.temporaries]
+    addresses = [p.address for p in placed]
+    addresses += [junk(x.bytes, f"temporary {number}") for number, x in enumerate(views[len(placed) :])]
     for entry, text in zip(kernels.program.entries, kernels.ptx, strict=True):
-        given = arguments(entry, views, lengths, junk, tensor_map)
+        given = filled(slots(entry, views, lengths), addresses, junk, tensor_map)
         ptx.run(text, entry.name, entry.blocks(lengths), entry.threads, given, entry.shared_bytes, memory=memory)
     data = memory.freeze()
     for p in placed[len(func.params) :]:

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.arguments import View, arguments, dense, map_strides, view
+from attngen.backends.cuda.arguments import LINE, Slot, View, dense, filled, given_views, map_strides, runtime_lengths, slots
 from attngen.backends.cuda.device import Device, device, inside
 from attngen.backends.cuda.device_arrays import DeviceArray, allocate
 from attngen.backends.cuda.driver import driver
@@ -42,25 +42,34 @@ MOST_MAPS = 1024
 """That are remembered."""
 
 
-def run(
-    func: Func, suited: Callable[[Sequence[View]], Kernels], arrays: Sequence[DeviceArray], lengths: Mapping[str, int]
-) -> None:
-    """Launch the kernels that suit the arrays: inputs, then outputs. What runs on a GPU may still run when this returns."""
-    names = [*(p.name for p in func.params), *("out" for _ in func.outputs)]
-    where = device(one_device(names, arrays))
-    first = arrays[0]
+@dataclass(frozen=True)
+class Plan:
+    """What shapes, strides and alignment decide about a call. launches: each kernel with its handle, blocks and arguments."""
+
+    kernels: Kernels
+    views: Sequence[View]
+    temporaries: Sequence[int]
+    launches: Sequence[tuple[Entry, int, int, Sequence[Slot]]]
+
+
+Plans = dict[Any, Plan]
+MOST_PLANS = 256
+
+
+def run(func: Func, suited: Callable[[Sequence[View]], Kernels], arrays: Sequence[DeviceArray], plans: Plans) -> None:
+    """Launch the kernels that suit the arrays: inputs, then outputs. What runs on a GPU may still run when this returns. plans:
+    of earlier calls."""
+    where, first = device(one_device(func, arrays)), arrays[0]
     others = {x.stream for x in arrays} - {first.stream}
-    types = [*(x.tensor for x in func.args), *(x.tensor for x in func.outputs)]
-    layouts = [*(p.layout for p in func.params), *func.out_layouts]
+    key = (where.ordinal, *((x.shape, x.strides, x.address % LINE) for x in arrays))
     with inside(where):
+        plan = plans.get(key)
+        if plan is None:
+            if len(plans) >= MOST_PLANS:
+                plans.clear()
+            plan = plans[key] = make_plan(func, suited, arrays, where)
         for stream in others:
             follow(first.stream, stream)
-        views = [
-            view(type, layout, lengths, x.address, x.strides) for type, layout, x in zip(types, layouts, arrays, strict=True)
-        ]
-        kernels = suited(views)
-        program = kernels.program
-        functions = loaded(kernels, where)
         keep: list[object] = []
 
         def memory(size: int) -> int:
@@ -68,38 +77,56 @@ def run(
             keep.append(owner)
             return address
 
-        def tensor_map(parameter: Map, x: View) -> bytes:
+        def tensor_map(parameter: Map, address: int) -> bytes:
+            x, number = plan.views[parameter.array], parameter.array
             shape = tuple(x.extents[name] for name in parameter.axes)
-            place = (x.address, shape, tuple(map_strides(x, parameter.axes)))
-            return encode(program.arrays[parameter.array].element, *place, parameter.box, parameter.swizzle)
+            strides = tuple(map_strides(x, parameter.axes))
+            element = plan.kernels.program.arrays[number].element
+            return encode(element, address, shape, strides, parameter.box, parameter.swizzle)
 
-        views += [dense(type, lengths, memory(dense(type, lengths, 0).bytes)) for type in program.temporaries]
-        for entry, function in zip(program.entries, functions, strict=True):
-            launch(entry, function, arguments(entry, views, lengths, memory, tensor_map), lengths, first.stream)
+        addresses = [x.address for x in arrays]
+        addresses += [memory(size) for size in plan.temporaries]
+        for entry, function, blocks, given in plan.launches:
+            launch(entry, function, blocks, filled(given, addresses, memory, tensor_map), first.stream)
         for stream in others:
             follow(stream, first.stream)
 
 
-def one_device(names: Sequence[str], arrays: Sequence[DeviceArray]) -> int:
-    for name, x in zip(names, arrays, strict=True):
+def make_plan(func: Func, suited: Callable[[Sequence[View]], Kernels], arrays: Sequence[DeviceArray], where: Device) -> Plan:
+    lengths = runtime_lengths(func, arrays)
+    views = given_views(func, lengths, [(x.address, x.strides) for x in arrays])
+    kernels = suited(views)
+    entries = kernels.program.entries
+    temporaries = [dense(type, lengths) for type in kernels.program.temporaries]
+    views += temporaries
+    launches = [
+        (entry, function, entry.blocks(lengths), slots(entry, views, lengths))
+        for entry, function in zip(entries, loaded(kernels, where), strict=True)
+    ]
+    for entry, _, blocks, _ in launches:
+        if blocks > MOST_BLOCKS:
+            raise Error(f"{entry.name}: {blocks} blocks are more than a GPU takes ({MOST_BLOCKS}); give smaller extents")
+    return Plan(kernels, views, [x.bytes for x in temporaries], launches)
+
+
+def one_device(func: Func, arrays: Sequence[DeviceArray]) -> int:
+    for number, x in enumerate(arrays):
         if x.device != arrays[0].device:
+            name = func.params[number].name if number < len(func.params) else "out"
             raise Error(
-                f"{name}: is on GPU {x.device}, and {names[0]} on GPU {arrays[0].device}; pass arrays that are on the same one"
+                f"{name}: is on GPU {x.device}, and {func.params[0].name} on GPU {arrays[0].device}; "
+                "pass arrays that are on the same one"
             )
     return arrays[0].device
 
 
-def launch(entry: Entry, function: int, given: Sequence[int | bytes], lengths: Mapping[str, int], stream: int) -> None:
-    blocks = entry.blocks(lengths)
-    if blocks > MOST_BLOCKS:
-        raise Error(f"{entry.name}: {blocks} blocks are more than a GPU launches at once ({MOST_BLOCKS}); give smaller extents")
+def launch(entry: Entry, function: int, blocks: int, given: Sequence[int | bytes], stream: int) -> None:
     cells = [
         (c_uint8 * len(x)).from_buffer_copy(x) if isinstance(x, bytes) else CELLS.get(type(p), c_uint64)(x)
         for p, x in zip(entry.parameters, given, strict=True)
     ]
     places = (c_void_p * max(len(cells), 1))(*map(ctypes.addressof, cells))
-    grid, block = (blocks, 1, 1), (entry.threads, 1, 1)
-    driver().call("cuLaunchKernel", function, *grid, *block, entry.shared_bytes, stream, places, None)
+    driver().call("cuLaunchKernel", function, blocks, 1, 1, entry.threads, 1, 1, entry.shared_bytes, stream, places, None)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import numpy as np
 
 from attngen.backends.cuda.device import Device, device, inside
 from attngen.backends.cuda.dlpack import CUDA, dense_strides, make_capsule
-from attngen.backends.cuda.driver import driver
+from attngen.backends.cuda.driver import DriverError, driver
 
 LEGACY = 1
 """The legacy default stream: as a handle of the driver, and as `__dlpack__` and `__cuda_array_interface__` count."""
@@ -71,7 +71,10 @@ class Scratch:
 
 def free_later(where: Device, address: int, stream: int) -> None:
     with inside(where):
-        where.driver.call("cuMemFreeAsync", address, stream)
+        try:
+            where.driver.call("cuMemFreeAsync", address, stream)
+        except DriverError:  # the stream is gone
+            where.driver.call("cuMemFree_v2", address)
 
 
 def follow(stream: int, other: int) -> None:

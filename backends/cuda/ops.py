@@ -128,11 +128,13 @@ class Fragments(Op, name="cuda.fragments"):
 
 class Mma(Contract, name="cuda.mma"):
     """`%s = cuda.mma %q, %k over [d] acc f32 : tensor<i=64, j=64, f32>`: a product by tensor cores: the left operand from
-    registers, the right one from shared memory. With `add`, what the sums start from."""
+    registers, the right one from shared memory. With `add`, what the sums start from. ahead: a trip's product is begun in the
+    trip before it."""
 
     level = "loop"
 
     add: Value | None = None
+    ahead: bool = False
 
     def infer(self) -> tuple[Type, ...]:
         if self.lhs.element is not self.rhs.element or self.lhs.element.bytes != 2 or self.acc is not ElementType.F32:

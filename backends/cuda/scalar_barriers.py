@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attngen.backends.cuda.scalar_memory import Place
-from attngen.backends.cuda.scalar_phases import Branch, Loop, Phase, Slot, Step
+from attngen.backends.cuda.scalar_steps import Branch, Loop, Phase, Slot, Step
 
 
 @dataclass(frozen=True)

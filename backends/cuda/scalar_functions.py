@@ -22,8 +22,12 @@ SHARED = "attngen_shared"
 """The dynamic shared memory of a block."""
 
 REGISTERS: Mapping[str, str] = {
-    **{"f64": "float64", "f32": "float32", "f16": "float32", "bf16": "float32"},
-    **{"i64": "int64", "i32": "int32", "i8": "int8", "i1": "boolean", "index": "int64"},
+    "f64": "float64",
+    **dict.fromkeys(("f32", "f16", "bf16"), "float32"),
+    **dict.fromkeys(("i64", "index"), "int64"),
+    "i32": "int32",
+    "i8": "int8",
+    "i1": "boolean",
 }
 """What Numba calls the type that an element has in a register."""
 
@@ -32,6 +36,16 @@ REGISTERS: Mapping[str, str] = {
 def namespace() -> Mapping[str, Any]:
     """Names of the generated source, for Numba."""
     return Functions().names
+
+
+def emit(build: Callable[..., Ir]) -> Callable[[Any, Ir, Any, Any], Ir]:
+    """What Numba calls to make the code of an intrinsic."""
+
+    def code(context: Any, b: Ir, signature: Any, args: Any) -> Ir:
+        made = build(b, *args)
+        return context.get_dummy_value() if made is None else made
+
+    return code
 
 
 class Functions:
@@ -44,19 +58,8 @@ class Functions:
         self.ll: Any = import_module("llvmlite.ir")
         t, ll = self.types, self.ll
         self.word = {n: ll.IntType(n) for n in (1, 8, 16, 32, 64)}
-        self.memory: dict[str, Ir] = {
-            "f64": ll.DoubleType(),
-            "f32": ll.FloatType(),
-            "f16": self.word[16],
-            "bf16": self.word[16],
-        }
-        self.memory |= {
-            "i64": self.word[64],
-            "i32": self.word[32],
-            "i8": self.word[8],
-            "i1": self.word[8],
-            "index": self.word[64],
-        }
+        words = {"f16": 16, "bf16": 16, "i64": 64, "i32": 32, "i8": 8, "i1": 8, "index": 64}
+        self.memory = {"f64": ll.DoubleType(), "f32": ll.FloatType(), **{name: self.word[n] for name, n in words.items()}}
         self.names: dict[str, Any] = {"cuda": cuda, "inf": math.inf, "nan": math.nan}
         self.names |= {"f32": t.float32, "f64": t.float64, "i8": t.int8, "i32": t.int32, "i64": t.int64}
         for element in ElementType:
@@ -85,21 +88,24 @@ class Functions:
     def unary(self, build: Callable[[Ir, Ir], Ir], result: Any = None) -> Any:
         def function(context: Any, x: Any) -> Any:
             given = self.types.unliteral(x)
-            return (result or given)(given), lambda context, b, signature, args: build(b, *args)
+            return (result or given)(given), emit(build)
 
         return self.intrinsic(function)
 
     def binary(self, build: Callable[[Ir, Ir, Ir], Ir]) -> Any:
         def function(context: Any, x: Any, y: Any) -> Any:
             given = self.types.unliteral(x)
-            return given(given, given), lambda context, b, signature, args: build(b, *args)
+            return given(given, given), emit(build)
 
         return self.intrinsic(function)
 
     def choice(self) -> Any:
+        def build(b: Ir, condition: Ir, x: Ir, y: Ir) -> Ir:
+            return b.select(condition, x, y)
+
         def function(context: Any, condition: Any, x: Any, y: Any) -> Any:
             given = self.types.unliteral(x)
-            return given(self.types.boolean, given, given), lambda context, b, signature, args: b.select(*args)
+            return given(self.types.boolean, given, given), emit(build)
 
         return self.intrinsic(function)
 
@@ -112,7 +118,7 @@ class Functions:
 
         def function(context: Any, x: Any, y: Any) -> Any:
             t = self.types.int64
-            return t(t, t), lambda context, b, signature, args: build(b, *args)
+            return t(t, t), emit(build)
 
         return self.intrinsic(function)
 
@@ -121,12 +127,11 @@ class Functions:
         the compiler has put the code before it."""
         kind = self.ll.FunctionType(self.ll.VoidType(), [])
 
-        def build(context: Any, b: Ir) -> Ir:
+        def build(b: Ir) -> None:
             b.call(self.ll.InlineAsm(kind, "barrier.sync 0;", "~{memory}", side_effect=True), [])
-            return context.get_dummy_value()
 
         def function(context: Any) -> Any:
-            return self.types.void(), lambda context, b, signature, args: build(context, b)
+            return self.types.void(), emit(build)
 
         return self.intrinsic(function)
 
@@ -135,46 +140,50 @@ class Functions:
     def access(self, element: str) -> None:
         """load_f32(address), store_f32(address, x) for global memory; get_f32(first byte, n), put_f32(first byte, n, x) for
         the n-th element of a part of shared memory."""
-        t = self.types
+        t, kind = self.types, self.memory[element]
         register, address = getattr(t, REGISTERS[element]), t.int64
-        kind = self.memory[element]
 
         def somewhere(b: Ir, place: Ir) -> Ir:
             return b.inttoptr(place, self.ll.PointerType(kind, addrspace=1))
 
         def here(b: Ir, first: Ir, n: Ir) -> Ir:
-            array = self.ll.ArrayType(self.word[8], 0)
-            found = b.module.globals.get(SHARED)
-            if found is None:
-                found = self.ll.GlobalVariable(b.module, array, SHARED, addrspace=3)
-                found.linkage, found.align = "external", 8
-            start = b.gep(found, [self.word[32](0), b.trunc(first, self.word[32])])
-            start = b.bitcast(start, self.ll.PointerType(kind, addrspace=3))
-            return b.gep(start, [b.trunc(n, self.word[32])])
+            start = b.gep(self.shared(b.module), [self.word[32](0), b.trunc(first, self.word[32])])
+            return b.gep(b.bitcast(start, self.ll.PointerType(kind, addrspace=3)), [b.trunc(n, self.word[32])])
 
-        def read(b: Ir, place: Ir) -> Ir:
-            return self.widened(b, b.load(place), element)
+        def reading(at: Callable[..., Ir]) -> Callable[..., Ir]:
+            def build(b: Ir, *place: Ir) -> Ir:
+                return self.widened(b, b.load(at(b, *place)), element)
 
-        def write(context: Any, b: Ir, place: Ir, x: Ir) -> Ir:
-            b.store(self.narrowed(b, x, element), place)
-            return context.get_dummy_value()
+            return build
+
+        def writing(at: Callable[..., Ir]) -> Callable[..., Ir]:
+            def build(b: Ir, *args: Ir) -> None:
+                b.store(self.narrowed(b, args[-1], element), at(b, *args[:-1]))
+
+            return build
 
         def load(context: Any, place: Any) -> Any:
-            return register(address), lambda context, b, signature, args: read(b, somewhere(b, args[0]))
+            return register(address), emit(reading(somewhere))
 
         def store(context: Any, place: Any, x: Any) -> Any:
-            signature = t.void(address, register)
-            return signature, lambda context, b, signature, args: write(context, b, somewhere(b, args[0]), args[1])
+            return t.void(address, register), emit(writing(somewhere))
 
         def get(context: Any, first: Any, n: Any) -> Any:
-            return register(address, address), lambda context, b, signature, args: read(b, here(b, *args))
+            return register(address, address), emit(reading(here))
 
         def put(context: Any, first: Any, n: Any, x: Any) -> Any:
-            signature = t.void(address, address, register)
-            return signature, lambda context, b, signature, args: write(context, b, here(b, *args[:2]), args[2])
+            return t.void(address, address, register), emit(writing(here))
 
         for function in (load, store, get, put):
             self.names[f"{function.__name__}_{element}"] = self.intrinsic(function)
+
+    def shared(self, module: Ir) -> Ir:
+        found = module.globals.get(SHARED)
+        if found is None:
+            found = self.ll.GlobalVariable(module, self.ll.ArrayType(self.word[8], 0), SHARED, addrspace=3)
+            # Were it aligned at 16 bytes, NVVM would read past what is there, and not use it.
+            found.linkage, found.align = "external", 8
+        return found
 
     def widened(self, b: Ir, x: Ir, element: str) -> Ir:
         """From memory to a register."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from attngen.backends.cuda.scalar_phases import Branch, Loop, Phase, Slot, Step
+from attngen.backends.cuda.scalar_steps import Branch, Loop, Phase, Slot, Step
 from attngen.ir.types import Axis, ElementType, bound
 
 ALIGNED = 16
@@ -39,7 +39,6 @@ class Life:
 
     begin: int
     end: int
-
 
 
 def lives(steps: Sequence[Step]) -> dict[Slot, Life]:
@@ -86,9 +85,7 @@ def place_slots(steps: Sequence[Step], axes: Mapping[Slot, tuple[Axis, ...]], sh
             life = times[slot]
             others = [x for x in taken if times[x].begin <= life.end and life.begin <= times[x].end]
             ends = sorted({0, *(taken[x] + sizes[x] for x in others)})
-            first = next(
-                at for at in ends if all(at + sizes[slot] <= taken[x] or taken[x] + sizes[x] <= at for x in others)
-            )
+            first = next(at for at in ends if all(at + sizes[slot] <= taken[x] or taken[x] + sizes[x] <= at for x in others))
             if limit is not None and first + sizes[slot] > limit:
                 left.append(slot)
             else:

@@ -109,9 +109,6 @@ def identity(kind: str, element: ElementType) -> str:
     return literal(limits.min if kind == "max" else limits.max, element)
 
 
-def combined(kind: str, x: str, y: str, element: ElementType) -> str:
+def combined(kind: str, x: str, y: str) -> str:
     """One step of a reduction."""
-    text = {"sum": f"{x} + {y}", "max": f"maximum({x}, {y})", "min": f"minimum({x}, {y})"}[kind]
-    return f"round_{element}({text})" if kind == "sum" and element in (F16, BF16) else text
-
-
+    return f"{x} + {y}" if kind == "sum" else f"{kind}imum({x}, {y})"

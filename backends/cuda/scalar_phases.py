@@ -1,8 +1,4 @@
-"""What the threads of a block do together, step by step: phases, and the loops and branches around them.
-
-A phase runs over the elements of one space, each of which belongs to one thread; a thread computes all values of the phase
-for its element, and what nothing else reads stays in its registers. The axes of one element do not count: values without other
-axes are variables that every thread has.
+"""From ops to steps: which of them run as one phase.
 
 This follows the CPU backend's `form-chains`, but reductions and contractions take part in chains here, and what cannot is
 read from memory, so that a chain needs no op of its own.
@@ -11,17 +7,16 @@ read from memory, so that a chain needs no op of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from attngen.backends.cuda.scalar_ops import MOST_QUICK, QUICK
+from attngen.backends.cuda.scalar_reads import Reads
+from attngen.backends.cuda.scalar_steps import LANES, Branch, Copy, Loop, Partial, Phase, Put, Slot, Space, Step, Work, size
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Op, Value, argument, walk
-from attngen.ir.loop import Bound, For, If, Load, Parallel, Store
-from attngen.ir.nd import Constant, Contract, Expand, Gather, Index, Reduce
-from attngen.ir.types import Axis, Extent, RangeType, TensorType, bound
+from attngen.ir.loop import For, If, Load, Parallel, Store
+from attngen.ir.nd import Contract, Reduce
+from attngen.ir.types import Axis, TensorType, bound
 
-LANES = "_lanes"
-"""The axis of partial results: which share of the elements to be reduced."""
 MOST_STAGED = 32 << 10
 """Bytes of an operand that is copied to shared memory."""
 OFTEN = 8
@@ -29,217 +24,25 @@ OFTEN = 8
 FEW = 16
 """A reduction of fewer elements is not shared between threads."""
 
-Space = frozenset[Axis]
 
+class Planner(Reads):
+    """Plans one nest."""
 
-@dataclass(eq=False)
-class Slot:
-    """A tile that has a place in memory."""
-
-    type: TensorType
-    hint: str = ""
-
-
-@dataclass(eq=False)
-class Partial:
-    """A reduction or contraction, each element of which `lanes` threads share: thread k takes every lanes-th coordinate along
-    `axis`, from the k-th on."""
-
-    op: Reduce | Contract
-    axis: str
-    lanes: int
-    result: Value = field(init=False)
-
-    def __post_init__(self) -> None:
-        own = self.op.result.tensor
-        self.result = argument(TensorType((*own.axes, (LANES, self.lanes)), own.element), "part")
-
-
-@dataclass(eq=False)
-class Copy:
-    """A value once more, in a place of its own."""
-
-    value: Value
-    result: Value = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.result = argument(self.value.type, self.value.hint)
-
-
-@dataclass(eq=False)
-class Put:
-    """Stores a value in a slot. starts: the carried value whose first one it is; overwrites: the one whose next it is."""
-
-    value: Value
-    slot: Slot
-    starts: Value | None = None
-    overwrites: Value | None = None
-
-
-Work = Op | Partial | Copy | Put
-
-
-@dataclass(eq=False)
-class Phase:
-    """axes: the space, the fastest axis last; reads: the slots it reads, and whether only at the element that is computed;
-    puts: what it stores, after all else."""
-
-    axes: tuple[Axis, ...]
-    work: list[Op | Partial | Copy]
-    reads: dict[Slot, bool]
-    puts: list[tuple[Value, Slot]]
-
-    @property
-    def size(self) -> int:
-        return size(self.axes)
-
-
-@dataclass(eq=False)
-class Loop:
-    op: For
-    body: list[Step]
-
-
-@dataclass(eq=False)
-class Branch:
-    op: If
-    then: list[Step]
-    otherwise: list[Step]
-
-
-Step = Phase | Loop | Branch
-
-
-def size(axes: Iterable[Axis]) -> int:
-    count = 1
-    for _, extent in axes:
-        count *= bound(extent)
-    return count
-
-
-class Planner:
-    """Plans one nest.
-
-    aliases: values that are others under another name; slots: where tiles are kept.
-    """
-
-    def __init__(self, nest: Parallel, arrays: Mapping[Value, str | None]) -> None:
-        """arrays: those in global memory, and the axis that is likely to be contiguous in them."""
-        self.nest, self.arrays = nest, arrays
-        self.aliases: dict[Value, Value] = {}
-        self.slots: dict[Value, Slot] = {}
-        self.orders: dict[Space, tuple[Axis, ...]] = {}
-        self.cut = {*nest.axes, *(op.axis for op in walk(nest.body) if isinstance(op, For))}
-        self.known: dict[Value, frozenset[Op]] = {}
-        inside = [v for op in walk(nest.body) for v in (*op.operands, *op.results) if isinstance(v.type, TensorType)]
-        largest = max((size(self.axes(v)) for v in inside if v not in self.arrays and v.op and not isinstance(v.op, Store)), default=1)
+    def __init__(self, nest: Parallel, arrays: Mapping[Value, str]) -> None:
+        super().__init__(nest, arrays)
+        inside = [
+            v for op in walk(nest.body) if not isinstance(op, Store) for v in op.results if isinstance(v.type, TensorType)
+        ]
+        largest = max((size(self.axes(v)) for v in inside), default=1)
         self.threads = min(128, max(32, 1 << (largest - 1).bit_length()))
-
-    def plan(self, ops: Sequence[Op]) -> list[Step]:
-        """The steps of the nest's body. ops: those of the body, and what it needs from outside."""
-        return self.block(ops, [])
-
-    # ---- what a value is
-
-    def resolve(self, value: Value) -> Value:
-        while value in self.aliases:
-            value = self.aliases[value]
-        return value
-
-    def unit(self, axis: str, extent: Extent) -> bool:
-        """Whether there is one coordinate: a part of a loop is never empty."""
-        return extent == 1 or not isinstance(extent, int) and extent.bound == 1 and axis in self.cut
-
-    def axes(self, value: Value) -> tuple[Axis, ...]:
-        """The axes that count."""
-        return tuple(axis for axis in value.tensor.axes if not self.unit(*axis))
-
-    def space(self, value: Value) -> Space:
-        return frozenset(self.axes(value))
-
-    def ordered_axes(self, value: Value) -> tuple[Axis, ...]:
-        """The axes in the order in which threads run over this space, the same one in all phases."""
-        return self.orders.setdefault(self.space(value), self.axes(value))
-
-    def virtual(self, value: Value) -> bool:
-        """Whether a value is computed wherever it is read."""
-        op = value.op
-        if op is None or value in self.arrays:
-            return False
-        if not self.axes(value):
-            return isinstance(op, Constant | Index | Expand | Bound)
-        if isinstance(op, Load | Expand | Index):
-            return True
-        if isinstance(op, ew.Cast) and self.virtual(self.resolve(op.value)):
-            return True
-        return 0 < len(self.quick(value)) <= MOST_QUICK
-
-    def quick(self, value: Value) -> frozenset[Op]:
-        """All ops that make a value of coordinates, constants and variables; none if it takes more than that."""
-        value = self.resolve(value)
-        if value not in self.known:
-            self.known[value] = self.find_quick(value)
-        return self.known[value]
-
-    def find_quick(self, value: Value) -> frozenset[Op]:
-        op = value.op
-        if op is None or not isinstance(op, QUICK) or value in self.arrays:
-            return frozenset()
-        found = {op}
-        for x in map(self.resolve, op.operands):
-            if isinstance(x.type, TensorType) and self.axes(x):
-                parts = self.quick(x)
-                if not parts or len(found) + len(parts) > MOST_QUICK + 1:
-                    return frozenset()
-                found |= parts
-        return frozenset(found)
-
-    def sources(self, values: Iterable[Value], far: bool = False) -> dict[Value, bool]:
-        """What has to be at hand where values are read, and whether also at other elements than the one that is computed."""
-        found: dict[Value, bool] = {}
-        for value in map(self.resolve, values):
-            if not isinstance(value.type, TensorType) or value in self.arrays:
-                continue
-            below = {value: far}
-            if self.virtual(value) and value.op is not None:
-                below = self.sources(value.op.operands, far or isinstance(value.op, Load))
-            for x, there in below.items():
-                found[x] = there or found.get(x, False)
-        return found
-
-    def reads(self, work: Work) -> dict[Value, bool]:
-        match work:
-            case Put() | Copy():
-                return self.sources((work.value,))
-            case Partial():
-                return self.sources(work.op.operands)
-            case For():
-                inner = uses(work) - set(work.inits) | set(work.limits)
-                return self.sources(inner, True) | dict.fromkeys(work.body.args[1:], True)
-            case If():
-                return self.sources(uses(work), True)
-            case Store():
-                return self.sources((work.value,))
-            case Gather():
-                found = self.sources(work.at)
-                return found | self.sources((work.table,), True)
-            case _:
-                return self.sources(work.operands)
-
-    def made(self, work: Work) -> tuple[Value, ...]:
-        match work:
-            case Put():
-                return () if work.starts is None else (work.starts,)
-            case Store():
-                return ()
-            case Partial() | Copy():
-                return (work.result,)
-            case _:
-                return work.results
 
     def home_space(self, work: Work) -> tuple[Space, tuple[Axis, ...]]:
         value = (
-            work.value if isinstance(work, Store | Copy) else argument(work.slot.type) if isinstance(work, Put) else self.made(work)[0]
+            work.value
+            if isinstance(work, Store | Copy)
+            else argument(work.slot.type)
+            if isinstance(work, Put)
+            else self.made(work)[0]
         )
         return self.space(value), self.ordered_axes(value)
 
@@ -437,10 +240,3 @@ class Planner:
             if value not in made and value in self.slots:
                 slot = self.slots[value]
                 phase.reads[slot] = phase.reads.get(slot, True) and not far and self.space(value) == space
-
-
-def uses(op: Op) -> set[Value]:
-    """Everything an op reads, its regions included."""
-    inner = [x for region in op.regions for x in walk(region)]
-    yields = {value for x in (op, *inner) for region in x.regions for value in region.yields}
-    return {*op.operands, *(value for x in inner for value in x.operands), *yields}

@@ -187,28 +187,49 @@ class WarpgroupWriter(TileWriter):
         turn, phase = self.fresh("turn"), self.fresh("phase")
         self.put(f"{turn} = i32(0)")
         self.put(f"{phase} = i32(0)")
+        work = [x for x in op.body.ops if not isinstance(x, Stage)]
+        early = next((x for x in work if isinstance(x, Mma) and x.ahead), None)
+        run = Ahead(self, early, turn, phase, f"i32({first} + {op.step})", end) if early else None
+        if run:
+            run.prologue(first)
         self.put(f"while {first} < {end}:")
         self.depth += 1
         self.start_trip(op, first, count)
-        for s in stages:
-            b = self.buffers[s.result]
-            self.put(f"{b.variable} = i32(shared + i32({turn} * {box_bytes(s)}) + {b.offset})")
-        here = [s.result for s in stages]
-        work = [x for x in op.body.ops if not isinstance(x, Stage)]
+        here = [s.result for s in stages if early is None or s.result is not early.rhs]
+        for s in here:
+            self.point(s, turn)
+        if run:
+            run.begin()
         waited: set[Value] = set()
         for k, x in enumerate(work):
+            if x is early:
+                continue
             for s in here:
                 if s in self.read(x) and s not in waited:
-                    self.put(f"{self.call('barrier_wait', 'barrier_wait')}({self.slot(self.full[s], turn)}, {phase})")
+                    self.wait_for(s, turn, phase)
                     waited.add(s)
             self.op(x)
             for s in here:
                 if s in self.read(x) and not any(s in self.read(later) for later in work[k + 1 :]):
-                    self.put(f"{self.call('barrier_arrive', 'barrier_arrive')}({self.slot(self.empty[s], turn)}, lane)")
+                    self.release(s, turn)
         self.hand_on(op.body.args[1:], names, op.body.yields)
+        if run:
+            run.finish()
         self.put(f"{first} = i32({first} + {op.step})")
         self.next_turn(turn, phase, max((s.stages for s in stages), default=1))
         self.depth -= 1
+
+    def point(self, stage: Value, turn: str) -> None:
+        """Let a tile's variable be the address of the buffer of this turn."""
+        assert isinstance(stage.op, Stage)
+        b = self.buffers[stage]
+        self.put(f"{b.variable} = i32(shared + i32({turn} * {box_bytes(stage.op)}) + {b.offset})")
+
+    def wait_for(self, stage: Value, turn: str, phase: str) -> None:
+        self.put(f"{self.call('barrier_wait', 'barrier_wait')}({self.slot(self.full[stage], turn)}, {phase})")
+
+    def release(self, stage: Value, turn: str) -> None:
+        self.put(f"{self.call('barrier_arrive', 'barrier_arrive')}({self.slot(self.empty[stage], turn)}, lane)")
 
     def read(self, op: Op) -> set[Value]:
         """The staged tiles that an op reads, its regions included."""
@@ -248,6 +269,9 @@ class WarpgroupWriter(TileWriter):
         return f"(i64({descriptor(stage.op, summed_last)}) | i64(i32({address} & 262143) >> 4))"
 
     def multiply(self, op: Mma, left: str, sums: list[str]) -> None:
+        self.define(op.result, self.multiplied(op, left, sums, wait=True))
+
+    def multiplied(self, op: Mma, left: str, sums: list[str], *, wait: bool) -> str:
         stage, result = op.rhs, self.tile(op.result)
         assert isinstance(stage.op, Stage)
         summed_last = stage.op.order[-1] in op.over
@@ -261,6 +285,56 @@ class WarpgroupWriter(TileWriter):
             assert isinstance(own.op, Stage)
             left = self.described(own, True, f"i32(group * {64 * ROW})")
             lefts = steps(own.op, True, count)
-        given = (CARRIERS[stage.element], None if where else tile, result, lefts, rights, not summed_last, bool(sums))
-        name = self.call("warpgroup_product", "warpgroup_product", *given)
-        self.define(op.result, f"{name}({', '.join((left, self.described(stage, summed_last), *sums))})")
+        given = (CARRIERS[stage.element], None if where else tile, result, lefts, rights, not summed_last, bool(sums), wait)
+        name = self.call("warpgroup_product" if wait else "begin_product", "warpgroup_product", *given)
+        return f"{name}({', '.join((left, self.described(stage, summed_last), *sums))})"
+
+
+class Ahead:
+    """A product that is begun one trip ahead. In the last trip it is begun once more on the tile at hand, and nobody reads it:
+    what is under way in registers must not depend on a branch."""
+
+    def __init__(self, writer: WarpgroupWriter, op: Mma, turn: str, phase: str, following: str, end: str) -> None:
+        self.writer, self.op, self.turn, self.phase = writer, op, turn, phase
+        self.following, self.end = following, end
+        stage = op.rhs.op
+        assert isinstance(stage, Stage)
+        self.stages = stage.stages
+        self.name, self.next = writer.fresh(op.result.hint or "ahead"), writer.fresh("next_turn")
+        self.started, self.other = writer.fresh("started"), writer.fresh("next_phase")
+
+    def prologue(self, first: str) -> None:
+        """The product of the first trip."""
+        w, stage = self.writer, self.op.rhs
+        left = w.operand(self.op.lhs)
+        w.put(f"{self.name} = {w.zeros(w.tile(self.op.result))}")
+        w.point(stage, self.turn)
+        w.put(f"if {first} < {self.end}:")
+        w.depth += 1
+        w.wait_for(stage, self.turn, self.phase)
+        w.put(f"{self.name} = {w.multiplied(self.op, left, [], wait=True)}")
+        w.release(stage, self.turn)
+        w.depth -= 1
+        w.variables[self.op.result], w.kinds[self.op.result] = self.name, w.tile(self.op.result)
+
+    def begin(self) -> None:
+        w, stage = self.writer, self.op.rhs
+        left = w.operand(self.op.lhs)
+        w.put(f"{self.next} = {self.turn}")
+        w.put(f"if {self.following} < {self.end}:")
+        w.put(f"    {self.next} = i32(i32({self.turn} + 1) % {self.stages})")
+        w.put(f"    {self.other} = i32({self.phase} ^ i32({self.next} == 0))")
+        w.depth += 1
+        w.wait_for(stage, self.next, self.other)
+        w.depth -= 1
+        w.point(stage, self.next)
+        w.put(f"{self.started} = {w.multiplied(self.op, left, [], wait=False)}")
+
+    def finish(self) -> None:
+        w = self.writer
+        done = w.call("warpgroup_wait", "warpgroup_wait", w.tile(self.op.result))
+        w.put(f"{self.name} = {done}({self.started})")
+        w.put(f"if {self.following} < {self.end}:")
+        w.depth += 1
+        w.release(self.op.rhs, self.next)
+        w.depth -= 1

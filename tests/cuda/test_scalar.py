@@ -12,6 +12,7 @@ import attngen as ag
 from attngen.backends import Unsupported
 from attngen.backends.cuda import scalar
 from attngen.backends.cuda.ptx import Defect
+from attngen.ir.core import REGISTRY
 from attngen.ir.elementwise import Unary
 from attngen.ir.func import Func
 from attngen.ir.parser import parse
@@ -67,7 +68,7 @@ def test_runtime_extents_and_what_a_mask_hides(element: Any, rows: int, columns:
     }
     func = tiled(causal, types, "h=1 i=8 j=16")
     rng = np.random.default_rng(0)
-    q, k, v = (np.float32(rng.integers(-8, 8, (2, n, 8)) / 4) for n in (rows, columns, columns))
+    q, k, v = ((rng.integers(-8, 8, (2, n, 8)) / 4).astype(np.float32) for n in (rows, columns, columns))
     v[:, -1], k[:, -1] = np.nan, np.inf
     check(func, [q, k, v], 1e-5 if element is F32 else 1e-2)
 
@@ -141,19 +142,23 @@ def test_carried_values_that_change_places(trips: int) -> None:
     check(func, [np.arange(11, dtype=np.float32), np.array(trips)], 0)
 
 
+NEW = """\
+func @f(%x: tensor<i=4, f32> "i") -> (tensor<i=4, f32> "i") {
+  %y = test.explode %x : tensor<i=4, f32>
+  return %y
+}
+"""
+
+
 def test_what_is_not_known_is_refused() -> None:
     class Explode(Unary, name="test.explode"):
         """`%1 = test.explode %0 : tensor<i=4, f32>`"""
 
-    from attngen.ir.core import REGISTRY
-
     try:
-        func = parse(
-            'func @f(%x: tensor<i=4, f32> "i") -> (tensor<i=4, f32> "i") {\n  %y = test.explode %x : tensor<i=4, f32>\n  return %y\n}'
-        )
+        func = parse(NEW)
         with pytest.raises(Unsupported, match=r"does not know test\.explode"):
             made(run_pipeline(func, "tile{i=2}").func)
-        with pytest.raises(Unsupported, match="an output is not stored(.|\n)*run the pass `tile`"):
+        with pytest.raises(Unsupported, match=r"an output is not stored(.|\n)*run the pass `tile`"):
             made(func)
     finally:
-        del REGISTRY["test.explode"]
+        del REGISTRY[Explode.name]

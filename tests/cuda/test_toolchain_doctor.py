@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda import device, driver, reports, toolchain
+from attngen.backends.cuda import assembler, device, driver, reports, toolchain
 from attngen.cli import main
 from tests.cuda.fake_driver import FakeDriver
 
@@ -28,7 +28,7 @@ def test_a_toolchain(capsys: pytest.CaptureFixture[str]) -> None:
     gpu, missing = found(capsys)
     assert gpu["nvidia-nvvm"].startswith("13.0.")
     assert gpu["targets"].startswith("cuda:sm_80, sm_86")
-    assert gpu["nvdisasm"].endswith("/nvdisasm")
+    assert gpu["ptxas"].endswith("/ptxas") and gpu["nvdisasm"].endswith("/nvdisasm")
     assert not {"CUDA", "nvdisasm"} & set(missing)
 
 
@@ -99,7 +99,7 @@ x = np.ones((1, 1, 8, 4), np.float32)
 assert np.allclose(ag.scaled_dot_product_attention(x, x, x), x)
 try:
     from attngen.backends.cuda import toolchain
-    toolchain.nvjitlink()
+    toolchain.numba_cuda()
 except ag.Error as e:
     print(e)
 sys.exit(main(["list", "targets"]) or main(["doctor"]))
@@ -110,3 +110,15 @@ def test_everything_else_works_without_it() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "pip install 'attngen[cuda]'" in done.stdout and "cuda:sm_90a" in done.stdout
+
+
+def test_no_assembler(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for the interpreter of PTX can be made nevertheless."""
+
+    def absent() -> None:
+        raise toolchain.missing("there is no ptxas, which makes machine code")
+
+    monkeypatch.setattr(assembler, "ptxas", absent)
+    gpu, missing = found(capsys)
+    assert gpu["targets"].startswith("cuda:sm_80") and gpu["ptxas"] == "not found"
+    assert "there is no ptxas" in missing["CUDA"]["why"]

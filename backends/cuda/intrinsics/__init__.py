@@ -45,6 +45,7 @@ MAKERS: Mapping[str, Callable[..., Any]] = {
         hopper.copy_box,
         hopper.registers,
         hopper.warpgroup_product,
+        hopper.warpgroup_wait,
         hopper.finite_words,
     )
 }

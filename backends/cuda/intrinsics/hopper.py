@@ -78,11 +78,13 @@ def warpgroup_product(
     rights: tuple[int, ...],
     trans: bool,
     add: bool,
+    wait: bool = True,
 ) -> Any:
     """(left operand: registers, or the descriptor of one in shared memory; descriptor of the right one[, sums]) -> sums.
 
     lefts, rights: what is added to the descriptors for each 16 elements of the sum. Everything from the fence to the wait is
-    one piece of PTX, so that nothing else touches the registers meanwhile.
+    one piece of PTX, so that nothing else touches the registers meanwhile. Without the wait, nothing may read the sums before
+    `warpgroup_wait`.
     """
     count = result.registers
     sums = ", ".join(f"${k}" for k in range(count))
@@ -105,7 +107,7 @@ def warpgroup_product(
                 f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{element}.{element} "
                 f"{{{sums}}}, {operand}, db, {scale}, {tail};"
             )
-        lines.append("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; }")
+        lines.append(f"wgmma.commit_group.sync.aligned;{' wgmma.wait_group.sync.aligned 0;' if wait else ''} }}")
         before = e.words(added[0], count) if add else []
         args = [*words, b, *before]
         letters = ["=f"] * count + (["l"] if left is None else ["r"] * len(words)) + ["l"]
@@ -115,6 +117,20 @@ def warpgroup_product(
         return e.tuple([e.b.extract_value(value, k) for k in range(count)])
 
     return intrinsic(name, result, ["i64" if left is None else left, "i64", *([result] if add else [])], body)
+
+
+def warpgroup_wait(name: str, tile: Tile) -> Any:
+    """(sums of products that have been begun) -> the sums, once all products of the warpgroup are done."""
+    count = tile.registers
+
+    def body(e: Emitter, value: Any) -> Any:
+        words = e.words(value, count)
+        letters = ",".join(["=f"] * count + [str(k) for k in range(count)] + ["~{memory}"])
+        kind = ir.FunctionType(ir.LiteralStructType([F32] * count), [F32] * count)
+        made = e.b.call(ir.InlineAsm(kind, "wgmma.wait_group.sync.aligned 0;", letters, side_effect=True), words)
+        return e.tuple([e.b.extract_value(made, k) for k in range(count)])
+
+    return intrinsic(name, tile, [tile], body)
 
 
 def finite_words(name: str, element: Carrier, bytes: int) -> Any:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, Taken, control, instruction
-from attngen.backends.cuda.ptx.layout import WARP
 from attngen.backends.cuda.ptx.machine import Machine
 from attngen.backends.cuda.ptx.shadow import joined
 from attngen.backends.cuda.ptx.syntax import Instruction
@@ -54,7 +53,7 @@ class Barriers:
                 b.expected = threads
                 b.arrived += int(here.sum())
                 if m.shadow is not None:
-                    rows = m.shadow.release(np.unique(np.flatnonzero(here) // WARP)).max(axis=1)
+                    rows = m.shadow.release(np.flatnonzero(here))
                     b.clocks = rows if b.clocks is None else joined(b.clocks, rows)
                 if waits:
                     b.waiting = here if b.waiting is None else b.waiting | here
@@ -81,7 +80,7 @@ class Barriers:
                 continue
             m.blocked &= ~b.waiting
             if m.shadow is not None and b.clocks is not None:
-                m.shadow.acquire(np.unique(np.flatnonzero(b.waiting) // WARP), b.clocks)
+                m.shadow.acquire(np.flatnonzero(b.waiting), b.clocks)
             if b.finish is not None:
                 b.finish(b.waiting)
 
@@ -96,6 +95,8 @@ def bar(d: Decoder) -> Taken:
 
         def warp_sync(lanes: Array) -> None:
             check()
+            if m.shadow is not None:
+                m.shadow.warp_sync(np.flatnonzero(lanes))
 
         return warp_sync
     if "cluster" in d.modifiers.left:
@@ -172,7 +173,7 @@ def fence(d: Decoder) -> Effect:
 
     def effect() -> None:
         if proxy and m.shadow is not None:
-            m.shadow.proxy_fence(m.warps())
+            m.shadow.proxy_fence(m.lanes)
 
     return effect
 

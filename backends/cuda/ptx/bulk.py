@@ -16,7 +16,7 @@ from attngen.backends.cuda.ptx.layout import WARP
 from attngen.backends.cuda.ptx.machine import Machine
 from attngen.backends.cuda.ptx.mbarriers import Landing
 from attngen.backends.cuda.ptx.moves import CACHE
-from attngen.backends.cuda.ptx.shadow import BULK, OPEN
+from attngen.backends.cuda.ptx.shadow import OPEN
 from attngen.backends.cuda.ptx.syntax import Immediate, Memory
 from attngen.backends.cuda.ptx.tensormaps import SIZE, Tiles, decode
 from attngen.backends.cuda.ptx.types import S32, U32, Array
@@ -40,7 +40,7 @@ class BulkStores:
             if done and self.m.shadow is not None:
                 none = np.zeros(0, np.int64)
                 going_on = np.concatenate([none, *(p for _, p in left)])
-                self.m.shadow.end_reads(lane // WARP, np.concatenate(done), going_on)
+                self.m.shadow.end_reads(lane, np.concatenate(done), going_on)
 
 
 Source = Callable[[int], tuple[Array, Array, int, int]]
@@ -83,15 +83,14 @@ def receive(d: Decoder, lane: int, at: Array, data: Array, key: tuple[int, int],
     m = d.machine
     space, who = m.memories.spaces["shared"], np.full(at.size, lane)
     if m.shadow is not None:
-        column = np.full(at.size, m.shadow.column(*key))
-        m.shadow.start_copy(d.i, at, 16, who, BULK, column, np.full(at.size, clock))
+        m.shadow.start_bulk(d.i, at, 16, who, m.shadow.column(*key), clock)
     where = at[:, None] + np.arange(16)
     space.data[where] = 0xCB
 
     def complete() -> None:
         space.data[where] = data
         if m.shadow is not None:
-            m.shadow.end_copy(at, 16, who, by_warp=False)
+            m.shadow.end_copy(at, 16, who, waited=False)
         m.mbarriers.complete_bytes(key, data.size)
 
     m.mbarriers.queue.append(Landing(key, complete))
@@ -107,8 +106,7 @@ def outward(d: Decoder, shared: Callable[[], Array], target: Source) -> Effect:
             at = placed(d, lane, int(starts[lane]), addresses.size * size, mode)
             if m.shadow is not None:
                 pieces, _ = m.shadow.pieces(at, 16, at)
-                warp = np.array([lane // WARP])
-                m.shadow.read_until_wait(d.i, pieces, lane, warp, int(m.shadow.own[warp[0]]), OPEN)
+                m.shadow.read_until_wait(d.i, pieces, np.array([lane]), int(m.shadow.own[lane // WARP]), OPEN)
                 m.bulk.reading.setdefault(lane, []).append((int(m.bulk.committed[lane]), pieces))
             data = space.data[at[:, None] + np.arange(16)].reshape(-1, size)
             m.memories.spaces["global"].data[reached(d, addresses[inside], lane, size)] = data[inside]

@@ -13,7 +13,6 @@ import numpy as np
 from attngen.backends.cuda.ptx.decode import Decoder, Effect
 from attngen.backends.cuda.ptx.machine import Machine
 from attngen.backends.cuda.ptx.moves import CACHE, state_space
-from attngen.backends.cuda.ptx.shadow import COPY
 from attngen.backends.cuda.ptx.syntax import Immediate
 from attngen.backends.cuda.ptx.types import U32, Array
 
@@ -52,14 +51,14 @@ class Copies:
         self.under_way = left
         return taken
 
-    def land(self, copies: list[Copy], by_warp: bool) -> None:
-        """Write the data; by_warp: the lanes waited for it themselves."""
+    def land(self, copies: list[Copy], waited: bool) -> None:
+        """Write the data; waited: the lanes waited for it themselves."""
         space = self.m.memories.spaces["shared"]
         for copy in copies:
             size = copy.data.shape[1]
             space.data[copy.at[:, None] + np.arange(size)] = copy.data
             if space.shadow is not None:
-                space.shadow.end_copy(copy.at, size, copy.lanes, by_warp)
+                space.shadow.end_copy(copy.at, size, copy.lanes, waited)
 
 
 def start(d: Decoder) -> Effect:
@@ -86,8 +85,7 @@ def start(d: Decoder) -> Effect:
             found = m.memories.spaces["global"].locate(m.layout, d.i, addresses[chosen], lanes[chosen], int(count), align=n)
             data[chosen, :count] = m.memories.spaces["global"].data[found[:, None] + np.arange(count)]
         if space.shadow is not None:
-            own = space.shadow.own[lanes // 32]
-            space.shadow.start_copy(d.i, at, n, lanes, COPY, own, space.shadow.clock(lanes // 32))
+            space.shadow.start_copy(d.i, at, n, lanes)
         space.data[at[:, None] + np.arange(n)] = 0xCB
         copies.under_way.append(Copy(lanes, at, data, copies.committed[lanes]))
 
@@ -104,7 +102,7 @@ def wait(d: Decoder) -> Effect:
     m, left = d.machine, -1 if everything else kept.value
 
     def effect() -> None:
-        m.copies.land(m.copies.take(m.active, m.copies.committed - left), by_warp=True)
+        m.copies.land(m.copies.take(m.active, m.copies.committed - left), waited=True)
 
     return effect
 

@@ -96,7 +96,7 @@ class Flights:
             flights = self.under_way.get(warp, [])
             self.under_way[warp] = [f for f in flights if f.group >= self.committed[warp] - kept]
             if shadow is not None:
-                shadow.end_group(warp, int(self.committed[warp]) - kept)
+                shadow.end_group(np.arange(warp * WARP, (warp + 1) * WARP), int(self.committed[warp]) - kept)
 
 
 def names(operands: Iterable[Operand]) -> frozenset[str]:

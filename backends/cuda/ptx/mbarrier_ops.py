@@ -133,7 +133,7 @@ def landing(d: Decoder, copies: list[Copy], key: Key, lanes: Array) -> Callable[
     known = d.machine.mbarriers.known_to(lanes)
 
     def complete() -> None:
-        d.machine.copies.land(copies, by_warp=False)
+        d.machine.copies.land(copies, waited=False)
         d.machine.mbarriers.arrive_later(d.i, key, lanes.size, int(lanes[0]), known)
 
     return complete

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attngen.backends.cuda.ptx.layout import WARP
 from attngen.backends.cuda.ptx.machine import Machine
 from attngen.backends.cuda.ptx.shadow import joined
 from attngen.backends.cuda.ptx.syntax import Instruction
@@ -117,7 +116,7 @@ class Mbarriers:
     def known_to(self, lanes: Array) -> Array | None:
         """What the warps of these lanes know now, to hand on; what they do next is not part of it."""
         shadow = self.m.shadow
-        return None if shadow is None else shadow.release(np.unique(lanes // WARP)).max(axis=1)
+        return None if shadow is None else shadow.release(lanes)
 
     def note(self, b: Mbarrier, rows: Array | None) -> None:
         if rows is not None:
@@ -170,7 +169,7 @@ class Mbarriers:
             ok = np.not_equal(given & 1, b.phase & 1) if parity else np.less(given, b.phase)
             passed[group] = ok
             if ok.any() and m.shadow is not None and b.known is not None:
-                m.shadow.acquire(np.unique(group[ok] // WARP), b.known)
+                m.shadow.acquire(group[ok], b.known)
         return passed
 
     def progress(self, asked: set[Key] | None = None) -> bool:

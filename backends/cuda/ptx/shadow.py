@@ -1,12 +1,12 @@
 """What happened to each piece of shared memory, and who may know of it: races, unwritten and unfinished data.
 
 Ordering is tracked with vector clocks (happens-before), so that a race is found whatever the order in which the interpreter
-ran the warps. Warps are the units: what lanes of one warp do to each other is taken to follow program order. Besides warps,
-every mbarrier has a clock of its own, that of the asynchronous copies which complete on it, and so has every warpgroup, that
-of its groups of wgmma. Barriers and mbarriers carry clocks from one warp to another; other ways of synchronising through
-shared memory are not understood.
+ran the lanes. Accesses are stamped with the clock of their warp; what has been seen of them is known for each lane. Besides
+warps, every mbarrier has a clock of its own, that of the asynchronous copies which complete on it, and so has every warpgroup,
+that of its groups of wgmma. Barriers (of the block and of a warp) and mbarriers carry clocks from lanes to lanes; other ways of
+synchronising through shared memory are not understood.
 
-Two clocks are kept for each warp: what it has seen, and what of that a proxy fence has made visible to the async proxy
+Two rows are kept for each lane: what it has seen, and what of that a proxy fence has made visible to the async proxy
 (PTX ISA, "Memory Consistency Model", "Proxies").
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from attngen.backends.cuda.ptx.errors import Defect
-from attngen.backends.cuda.ptx.layout import Layout
+from attngen.backends.cuda.ptx.layout import WARP, Layout
 from attngen.backends.cuda.ptx.syntax import Instruction
 from attngen.backends.cuda.ptx.types import Array
 
@@ -23,6 +23,8 @@ ORDINARY, ASYNC = 0, 1
 """Index of `seen`: ordinary accesses, accesses by the async proxy."""
 OPEN = 1 << 30
 """Clock of a read that goes on until a wait; nobody has seen it."""
+NOBODY = -1
+"""In place of the lane that wrote: a copy did."""
 COPY, BULK, OBJECT = 1, 2, 3
 """Why a piece must not be touched: cp.async, a bulk copy that completes on an mbarrier, or an mbarrier itself."""
 PENDING = {
@@ -33,7 +35,10 @@ PENDING = {
 
 
 class Shadow:
-    """granule: bytes per piece, the width of the narrowest access of the program."""
+    """granule: bytes per piece, the width of the narrowest access of the program.
+
+    time: of each warp. fresh: lanes with accesses that some lane of their warp has not seen, the last of them at `last`.
+    """
 
     def __init__(self, layout: Layout, stride: int, granule: int) -> None:
         self.layout, self.stride, self.granule = layout, stride, granule
@@ -43,13 +48,18 @@ class Shadow:
         self.pending = np.zeros(pieces, np.uint8)
         self.written = np.zeros(pieces, np.int32)
         self.writer = np.zeros(pieces, np.int16)
+        self.writing_lane = np.zeros(pieces, np.int32)
         self.write_line = np.zeros(pieces, np.int32)
         self.readers = np.zeros((pieces, self.width), np.int32)
         self.read_line = np.zeros(pieces, np.int32)
         warps = layout.warps * len(layout.blocks)
         self.own = np.arange(warps) % layout.warps
-        self.seen = np.zeros((2, warps, self.width), np.int32)
-        self.seen[ORDINARY, np.arange(warps), self.own] = 1
+        self.time = np.ones(warps, np.int32)
+        self.last = np.zeros(warps, np.int32)
+        self.fresh = np.zeros(layout.lanes, bool)
+        self.fenced = np.zeros(layout.lanes, np.int32)
+        self.missing = ~layout.exists()
+        self.seen = np.zeros((2, layout.lanes, self.width), np.int32)
         self.columns: dict[tuple[int, int], int] = {}
 
     def column(self, block: int, address: int) -> int:
@@ -61,34 +71,41 @@ class Shadow:
                 self.seen = np.concatenate([self.seen, np.zeros((*self.seen.shape[:2], 8), np.int32)], axis=2)
         return self.columns[key]
 
-    def pieces(self, at: Array, width: int, warps: Array) -> tuple[Array, Array]:
-        """Piece numbers and warps, one per piece touched."""
+    def pieces(self, at: Array, width: int, lanes: Array) -> tuple[Array, Array]:
+        """Piece numbers and lanes, one per piece touched."""
         if width == self.granule:
-            return at // width, warps
+            return at // width, lanes
         n = -(-width // self.granule)
-        return (at[:, None] // self.granule + np.arange(n)).ravel(), np.repeat(warps, n)
+        return (at[:, None] // self.granule + np.arange(n)).ravel(), np.repeat(lanes, n)
 
-    def clock(self, warps: Array) -> Array:
-        return self.seen[ORDINARY, warps, self.own[warps]]
+    def stamp(self, lanes: Array) -> Array:
+        """The time of accesses by lanes, which from now on are to be made known."""
+        warps = lanes // WARP
+        time = self.time[warps]
+        self.fresh[lanes] = True
+        self.last[warps] = time
+        return time
 
-    def read(self, i: Instruction, at: Array, width: int, lanes: Array, strong: bool = False, proxy: int = ORDINARY) -> None:
+    def read(self, i: Instruction, at: Array, width: int, lanes: Array, strong: bool = False) -> None:
         """Ordinary reads by lanes. strong: volatile, relaxed or acquire; those do not race."""
-        piece, warp = self.pieces(at, width, lanes // 32)
+        piece, lane = self.pieces(at, width, lanes)
         self.check_finished(i, piece, lanes, "read")
         self.check_initialised(i, piece, lanes)
         if strong:
             return
-        self.check_written(i, piece, warp, lanes, "read", proxy)
-        self.readers[piece, self.own[warp]] = self.clock(warp)
+        self.check_written(i, piece, lane, lanes, "read")
+        self.readers[piece, self.own[lane // WARP]] = self.stamp(lane)
         self.read_line[piece] = i.loc.line
 
-    def read_until_wait(self, i: Instruction, piece: Array, lane: int, group: Array, column: int, clock: int) -> None:
-        """Reads for warps, by the async proxy, that may happen until someone has seen this clock in this column."""
-        lanes = np.array([lane])
-        self.check_finished(i, piece, lanes, "read")
-        self.check_initialised(i, piece, lanes)
-        for one in group:
-            self.check_written(i, piece, np.full(piece.size, one), lanes, "read", ASYNC)
+    def read_until_wait(self, i: Instruction, piece: Array, lanes: Array, column: int, clock: int) -> None:
+        """Reads by the async proxy, for lanes, that may happen until someone has seen this clock in this column."""
+        one = lanes[:1]
+        self.check_finished(i, piece, one, "read")
+        self.check_initialised(i, piece, one)
+        for warp in np.unique(lanes // WARP):
+            # A warp asks for it together: what one of its lanes knows is enough.
+            known = self.seen[:, lanes[lanes // WARP == warp]].max(axis=1)
+            self.check_written(i, piece, np.full(piece.size, one[0]), one, "read", ASYNC, known)
         self.readers[piece, column] = clock
         self.read_line[piece] = i.loc.line
 
@@ -96,24 +113,26 @@ class Shadow:
         """The column of the clock of a warp's warpgroup, which counts the groups of wgmma that are complete."""
         return self.warps + int(self.own[warp]) // 4
 
-    def end_group(self, warp: int, number: int) -> None:
-        """A warp has waited for so many groups of its warpgroup; they are complete for all of its warps."""
-        column = self.group_column(warp)
-        self.seen[ORDINARY, warp, column] = max(self.seen[ORDINARY, warp, column], number)
+    def end_group(self, lanes: Array, number: int) -> None:
+        """Lanes of one warp have waited for so many groups of its warpgroup; they are complete for all of its warps."""
+        column = self.group_column(int(lanes[0]) // WARP)
+        self.seen[ORDINARY, lanes, column] = np.maximum(self.seen[ORDINARY, lanes, column], number)
 
-    def end_reads(self, warp: int, finished: Array, going_on: Array) -> None:
-        """A warp has waited: reads of `finished` pieces are over, those of `going_on` are not."""
-        self.readers[finished, self.own[warp]] = self.clock(np.array([warp]))[0]
-        self.readers[going_on, self.own[warp]] = OPEN
+    def end_reads(self, lane: int, finished: Array, going_on: Array) -> None:
+        """A lane has waited: reads of `finished` pieces are over, those of `going_on` are not."""
+        own = self.own[lane // WARP]
+        self.readers[finished, own] = self.stamp(np.array([lane]))[0]
+        self.readers[going_on, own] = OPEN
 
     def write(self, i: Instruction, at: Array, width: int, lanes: Array, strong: bool = False) -> Array | None:
         """Ordinary writes by lanes. Which of them meet another warp's write in the same instruction; None if none does."""
-        piece, warp = self.pieces(at, width, lanes // 32)
+        piece, lane = self.pieces(at, width, lanes)
         self.check_finished(i, piece, lanes, "overwritten")
         if not strong:
-            self.check_overwrite(i, piece, warp, lanes)
-        self.set_written(i, piece, self.own[warp], self.clock(warp))
-        clash = self.writer[piece] != self.own[warp]
+            self.check_overwrite(i, piece, lane, lanes)
+        own = self.own[lane // WARP]
+        self.set_written(i, piece, own, self.stamp(lane), lane)
+        clash = self.writer[piece] != own
         if strong or not clash.any():
             return None
         return np.asarray(np.isin(piece, piece[clash]).reshape(lanes.size, -1).any(axis=1))
@@ -127,33 +146,41 @@ class Shadow:
 
     def update(self, i: Instruction, at: Array, width: int, lanes: Array) -> None:
         """Atomic updates: ordered with ordinary accesses only through barriers, free among themselves."""
-        piece, warp = self.pieces(at, width, lanes // 32)
+        piece, lane = self.pieces(at, width, lanes)
         self.check_finished(i, piece, lanes, "updated")
         self.check_initialised(i, piece, lanes)
-        self.check_written(i, piece, warp, lanes, "updated", ORDINARY)
-        self.readers[piece, self.own[warp]] = self.clock(warp)
+        self.check_written(i, piece, lane, lanes, "updated")
+        self.readers[piece, self.own[lane // WARP]] = self.stamp(lane)
         self.read_line[piece] = i.loc.line
 
-    def start_copy(self, i: Instruction, at: Array, width: int, lanes: Array, why: int, columns: Array, clocks: Array) -> None:
-        """An asynchronous write begins. columns, clocks: per lane, what a reader must have seen to use the data."""
-        piece, warp = self.pieces(at, width, lanes // 32)
+    def start_copy(self, i: Instruction, at: Array, width: int, lanes: Array) -> None:
+        """`cp.async` by lanes begins."""
+        piece, lane = self.pieces(at, width, lanes)
         self.check_finished(i, piece, lanes, "overwritten")
-        self.check_overwrite(i, piece, warp, lanes)
-        n = piece.size // max(1, lanes.size)
-        self.set_written(i, piece, np.repeat(columns, n), np.repeat(clocks, n))
-        self.pending[piece] = why
+        self.check_overwrite(i, piece, lane, lanes)
+        self.set_written(i, piece, self.own[lane // WARP], self.stamp(lane), lane)
+        self.pending[piece] = COPY
 
-    def end_copy(self, at: Array, width: int, lanes: Array, by_warp: bool) -> None:
-        """The data has arrived. by_warp: the lanes waited for it themselves and count as its writers from now on."""
-        piece, warp = self.pieces(at, width, lanes // 32)
+    def start_bulk(self, i: Instruction, at: Array, width: int, lanes: Array, column: int, clock: int) -> None:
+        """A bulk copy begins. column, clock: of its mbarrier, what a reader must have seen to use the data."""
+        piece, lane = self.pieces(at, width, lanes)
+        self.check_finished(i, piece, lanes, "overwritten")
+        self.check_overwrite(i, piece, lane, lanes, ASYNC)
+        self.set_written(i, piece, column, clock, NOBODY)
+        self.pending[piece] = BULK
+
+    def end_copy(self, at: Array, width: int, lanes: Array, waited: bool) -> None:
+        """The data has arrived. waited: the lanes waited for it themselves and count as its writers from now on."""
+        piece, lane = self.pieces(at, width, lanes)
         self.pending[piece] = 0
-        if by_warp:
-            self.writer[piece], self.written[piece] = self.own[warp], self.clock(warp)
+        if waited:
+            self.writer[piece], self.written[piece] = self.own[lane // WARP], self.stamp(lane)
+            self.writing_lane[piece] = lane
 
     def follow(self, at: Array, width: int, column: int, clock: int) -> None:
         """Copies under way will be known to those who see an mbarrier's phase."""
         piece, _ = self.pieces(at, width, at)
-        self.writer[piece], self.written[piece] = column, clock
+        self.writer[piece], self.written[piece], self.writing_lane[piece] = column, clock, NOBODY
 
     def create(self, i: Instruction, at: Array, lanes: Array) -> None:
         """An mbarrier is made, which counts as a write."""
@@ -163,18 +190,19 @@ class Shadow:
 
     def use(self, i: Instruction, at: Array, lanes: Array, last: bool = False) -> None:
         """An mbarrier is used, after it was made; `last`: for the last time, after all other uses."""
-        piece, warp = self.pieces(at, 8, lanes // 32)
-        self.check_written(i, piece, warp, lanes, "used as an mbarrier", ORDINARY)
+        piece, lane = self.pieces(at, 8, lanes)
+        self.check_written(i, piece, lane, lanes, "used as an mbarrier")
         if last:
             self.pending[piece] = 0
             self.write(i, at, 8, lanes)
             self.written[piece] = 0
         else:
-            self.readers[piece, self.own[warp]] = self.clock(warp)
+            self.readers[piece, self.own[lane // WARP]] = self.time[lane // WARP]
             self.read_line[piece] = i.loc.line
 
-    def set_written(self, i: Instruction, piece: Array, column: Array, clock: Array) -> None:
+    def set_written(self, i: Instruction, piece: Array, column: Array | int, clock: Array | int, lane: Array | int) -> None:
         self.writer[piece], self.written[piece], self.write_line[piece] = column, clock, i.loc.line
+        self.writing_lane[piece] = lane
 
     def check_initialised(self, i: Instruction, piece: Array, lanes: Array) -> None:
         unwritten = self.written[piece] == 0
@@ -189,33 +217,46 @@ class Shadow:
             why = f"shared memory is {verb} while {what} (line {self.write_line[first]})"
             raise self.found(kind, why, i, piece, bad, lanes)
 
-    def check_written(self, i: Instruction, piece: Array, warp: Array, lanes: Array, verb: str, proxy: int) -> None:
-        """Whether each warp has seen the last write of each piece."""
-        column = self.writer[piece]
-        # What an mbarrier's copies wrote is in the async proxy already.
-        known = self.seen[ORDINARY, warp, column] >= self.written[piece]
-        if not known.all():
-            first = int(np.flatnonzero(~known)[0])
+    def check_written(
+        self, i: Instruction, piece: Array, lane: Array, lanes: Array, verb: str, proxy: int = ORDINARY, known: Array | None = None
+    ) -> None:
+        """Whether each lane has seen the last write of each piece. known: what all lanes have seen, if they share it."""
+        column, written, own = self.writer[piece], self.written[piece], self.writing_lane[piece] == lane
+        told = self.seen[ORDINARY, lane, column] if known is None else known[ORDINARY, column]
+        unknown = (told < written) & ~own
+        if unknown.any():
+            first = int(np.flatnonzero(unknown)[0])
             line = self.write_line[piece[first]]
             if column[first] >= self.width:
                 why = f"shared memory is {verb} without waiting on the mbarrier of the copy at line {line}"
-                raise self.found("async", why, i, piece, ~known, lanes)
-            why = f"shared memory is {verb} that another warp wrote at line {line}, with no barrier between"
-            raise self.found("race", why, i, piece, ~known, lanes)
+                raise self.found("async", why, i, piece, unknown, lanes)
+            same = column[first] == self.own[lane[first] // WARP]
+            who, barrier = ("lane of the warp", "bar.warp.sync") if same else ("warp", "barrier")
+            why = f"shared memory is {verb} that another {who} wrote at line {line}, with no {barrier} between"
+            raise self.found("race", why, i, piece, unknown, lanes)
         if proxy == ASYNC:
-            visible = (self.seen[ASYNC, warp, column] >= self.written[piece]) | (column >= self.width)
-            if not visible.all():
-                line = self.write_line[piece[np.flatnonzero(~visible)[0]]]
-                why = f"the async proxy reads what was written at line {line} with no fence.proxy.async after it"
-                raise self.found("race", why, i, piece, ~visible, lanes)
+            # What an mbarrier's copies wrote is in the async proxy already.
+            told = self.seen[ASYNC, lane, column] if known is None else known[ASYNC, column]
+            hidden = (told < written) & (column < self.width) & ~(own & (written <= self.fenced[lane]))
+            if hidden.any():
+                line = self.write_line[piece[np.flatnonzero(hidden)[0]]]
+                does = "reads" if verb == "read" else "overwrites"
+                why = f"the async proxy {does} what was written at line {line} with no fence.proxy.async after it"
+                raise self.found("race", why, i, piece, hidden, lanes)
 
-    def check_overwrite(self, i: Instruction, piece: Array, warp: Array, lanes: Array) -> None:
-        """Whether each warp has seen the last write and all reads of each piece."""
-        fresh = self.written[piece] == 0
-        if fresh.all():
+    def check_overwrite(self, i: Instruction, piece: Array, lane: Array, lanes: Array, proxy: int = ORDINARY) -> None:
+        """Whether each lane has seen the last write and all reads of each piece. Lanes of a warp are taken to read and write in
+        the order of the program, before another one of them writes."""
+        if not self.written[piece].any():
             return
-        self.check_written(i, piece, warp, lanes, "overwritten", ORDINARY)
-        unseen = self.readers[piece] > self.seen[ORDINARY, warp, : self.width]
+        own = self.own[lane // WARP]
+        others = self.writer[piece] != own
+        if proxy == ASYNC or others.any():
+            p, who = (piece, lane) if proxy == ASYNC else (piece[others], lane[others])
+            self.check_written(i, p, who, who, "overwritten", proxy)
+        seen = self.seen[ORDINARY, lane, : self.width]
+        seen[np.arange(lane.size), own] = OPEN - 1
+        unseen = self.readers[piece] > seen
         bad = unseen.any(axis=1)
         if bad.any():
             worst = int(np.flatnonzero(bad)[0])
@@ -231,22 +272,48 @@ class Shadow:
         lane = int(lanes[j // max(1, piece.size // max(1, lanes.size))])
         return self.layout.defect(kind, why, i, lane, int(piece[j]) * self.granule % self.stride)
 
-    def release(self, warps: Array) -> Array:
-        """What these warps have seen, one row of both clocks each; what they do next is not part of it."""
-        rows = self.seen[:, warps].copy()
-        self.seen[ORDINARY, warps, self.own[warps]] += 1
-        return rows
+    def release(self, lanes: Array) -> Array:
+        """What these lanes have seen and done, both rows; what they do next is not part of it."""
+        row = self.seen[:, lanes].max(axis=1)
+        warps = np.unique(lanes // WARP)
+        complete = warps[self.speaks_for(warps, lanes)]
+        row[ORDINARY, self.own[complete]] = self.time[complete]
+        self.time[warps] += 1
+        return row
 
-    def acquire(self, warps: Array, rows: Array) -> None:
-        """These warps now know what `rows` (2, columns), or one such row per warp, tell."""
-        rows = rows if rows.ndim == 3 else rows[:, None]
-        n = rows.shape[2]
-        self.seen[:, warps, :n] = np.maximum(self.seen[:, warps, :n], rows)
+    def speaks_for(self, warps: Array, lanes: Array) -> Array:
+        """Of which warps these are all lanes with accesses that others of the warp have not seen."""
+        others = self.fresh.copy()
+        others[lanes] = False
+        return ~others.reshape(-1, WARP)[warps].any(axis=1)
 
-    def proxy_fence(self, warps: Array) -> None:
-        """All that these warps have seen becomes visible to the async proxy."""
-        self.seen[ASYNC, warps] = np.maximum(self.seen[ASYNC, warps], self.seen[ORDINARY, warps])
-        self.seen[ORDINARY, warps, self.own[warps]] += 1
+    def acquire(self, lanes: Array, row: Array) -> None:
+        """These lanes now know what a row tells."""
+        n = row.shape[-1]
+        self.seen[:, lanes, :n] = np.maximum(self.seen[:, lanes, :n], row[:, None])
+        self.forget(np.unique(lanes // WARP))
+
+    def forget(self, warps: Array) -> None:
+        """Nothing is fresh in a warp all lanes of which have seen all that the warp did."""
+        own = self.seen[ORDINARY].reshape(-1, WARP, self.seen.shape[2])[warps, :, self.own[warps]]
+        behind = (own < self.last[warps, None]) & ~self.missing.reshape(-1, WARP)[warps]
+        self.fresh.reshape(-1, WARP)[warps[~behind.any(axis=1)]] = False
+
+    def warp_sync(self, lanes: Array) -> None:
+        """`bar.warp.sync` by these lanes, a group in each warp."""
+        for warp in np.unique(lanes // WARP):
+            group = lanes[lanes // WARP == warp]
+            self.acquire(group, self.release(group))
+
+    def proxy_fence(self, lanes: Array) -> None:
+        """All that these lanes have seen and done becomes visible to the async proxy."""
+        warps = np.unique(lanes // WARP)
+        complete = self.speaks_for(warps, lanes)
+        self.seen[ASYNC, lanes] = np.maximum(self.seen[ASYNC, lanes], self.seen[ORDINARY, lanes])
+        for warp in warps[complete]:
+            self.seen[ASYNC, lanes[lanes // WARP == warp], self.own[warp]] = self.time[warp]
+        self.fenced[lanes] = self.time[lanes // WARP]
+        self.time[warps] += 1
 
 
 def joined(a: Array, b: Array) -> Array:

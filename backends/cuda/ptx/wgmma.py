@@ -116,7 +116,7 @@ def product(d: Decoder) -> Taken:
             warps = np.arange(4 * group, 4 * group + 4)
             if m.shadow is not None:
                 column, clock = m.shadow.group_column(int(warps[0])), int(m.flights.committed[warps[0]]) + 1
-                m.shadow.read_until_wait(d.i, np.concatenate([pieces, more]), part.start, warps, column, clock)
+                m.shadow.read_until_wait(d.i, np.concatenate([pieces, more]), m.everyone[part], column, clock)
             m.flights.issue(d.i, warps, lambda number: Flight(written, read, d.i.modifiers[3], number))
             summed = registers(f.factor * (tile @ other.T))
             result[:, part] = summed + np.where(keep()[part], old[:, part], old.dtype.type(0))

@@ -156,7 +156,7 @@ STORE_DEFECTS = [
     ("cp.async.bulk.wait_group.read 0;", "", "async: .* an asynchronous instruction reads"),
     ("wait_group.read 0;", "wait_group.read 1;", "async: .* an asynchronous instruction reads"),
     ("fence.proxy.async.shared::cta;", "", "race: the async proxy reads"),
-    ("bar.sync 0;", "", "race: .* another warp wrote"),
+    ("bar.sync 0;", "", "race: .* another lane of the warp wrote"),
     ("], [%r4];", "], [%r4+64];", "alignment: .* multiple of 128"),
     ("mov.u64 %d1, map;", "mov.u64 %d1, map; mov.u64 %d1, x;", "bounds|alignment"),
     ("tensor.2d", "tensor.3d", "does not know the coordinates"),
