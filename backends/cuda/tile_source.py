@@ -159,7 +159,10 @@ class TileWriter:
             length = self.length(axis, extent)
             parts = f"i32(({length} + {step - 1}) // {step})" if not isinstance(extent, int) else str(-(-extent // step))
             last = k == len(each) - 1
-            self.put(f"{first} = i32(i32({rest}{'' if last else f' % {parts}'}) * {step})")
+            number = f"i32({rest}{'' if last else f' % {parts}'})"
+            if axis in self.roles.rows and self.grows:
+                number = f"i32({parts} - 1 - {number})"  # the longest loops first, so that short ones fill the end
+            self.put(f"{first} = i32({number} * {step})")
             if not last:
                 self.put(f"{rest} = i32({rest} // {parts})")
             count = str(step) if isinstance(extent, int) and extent % step == 0 else self.fresh(f"{axis}_count")
@@ -199,6 +202,11 @@ class TileWriter:
             self.threads,
             self.shared,
         )
+
+    @property
+    def grows(self) -> bool:
+        """Whether a loop ends where the rows say, as it does under a causal mask: then later rows have more to do."""
+        return any(isinstance(op, For) and op.end is not None for op in self.grid.body.ops)
 
     @property
     def threads(self) -> int:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import ml_dtypes
@@ -59,7 +58,6 @@ class Configuration:
         extras = [word for word, given in (("grouped", self.grouped), ("lse", self.lse)) if given]
         return "-".join((self.architecture, str(self.width), self.dtype, self.mask, *extras))
 
-    @cached_property
     def program(self) -> Any:
         heads = "(g r)" if self.grouped else "g"
         out = f"b {heads} i e"
@@ -128,7 +126,7 @@ class Found:
 def examine(configuration: Configuration) -> Found:
     c, inputs = configuration, configuration.inputs()
     given = {name: ag.Spec(x.shape, str(x.dtype)) for name, x in inputs.items()}
-    kernel = ag.compile(c.program, **given, target=f"cuda:{c.architecture},emulated")
+    kernel = ag.compile(c.program(), **given, target=f"cuda:{c.architecture},emulated")
     executable = kernel._built.executable
     assert isinstance(executable, Built)
     text, entry = executable.kernels.ptx, executable.kernels.program.entries

@@ -172,7 +172,7 @@ DEFECTS = [
     ("wgmma.commit", "st.shared.u32 [%r1+65536], 0;\nwgmma.commit", "async: .* an asynchronous instruction reads"),
     ("fence.proxy.async;\n", "", "race: the async proxy reads .* no fence.proxy.async"),
     ("fence.proxy.async;", "fence.proxy.async.global;", "race: the async proxy reads"),
-    ("bar.sync 0;\n", "", "race: shared memory is read that another warp wrote"),
+    ("bar.sync 0;\n", "", "race: shared memory is read that another lane of the warp wrote"),
     ("COPY: mad", "add.u32 %r2, %r2, 128;\nCOPY: mad", "unwritten"),
     ("wgmma.mma_async", "setp.gt.u32 %p1, %r0, 40;\n@%p1 wgmma.mma_async", "divergence"),
     ("wgmma.mma_async", "setp.gt.u32 %p1, %r0, 31;\n@%p1 wgmma.mma_async", "deadlock"),
