@@ -11,8 +11,8 @@ memory; beyond 48 KB a kernel has to be allowed it. `parameters` are, by their `
 - length: a runtime extent, i32.
 - workspace: where `bytes` bytes for each block begin, u64; not cleared.
 - copyable: 1 where `axis` is dense, and the address, its bytes and all other strides are multiples of 16 bytes; else 0; i32.
-- map: the address of a tensor map in global memory, u64: `axes` the innermost first, `box` elements of each, `swizzle` bytes,
-  no interleaving, zeros outside. The array has to be copyable along the first axis.
+- map: a tensor map by value, 128 bytes: `axes` the innermost first, `box` elements of each, `swizzle` bytes, no interleaving,
+  zeros outside. The array has to be copyable along the first axis, and no other stride may be 0 or negative.
 """
 
 from __future__ import annotations

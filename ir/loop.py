@@ -160,7 +160,7 @@ class If(Op, name="loop.if"):
 
     def evaluate(self, args: Arrays, env: Env) -> Any:
         chosen = self.then if args[0] else self.otherwise
-        return reorder(env.run(chosen, args[1:]), chosen.yields, self.results)
+        return reorder(env.run(chosen, reorder(args[1:], self.inputs, chosen.args)), chosen.yields, self.results)
 
     @property
     def flops(self) -> int:
@@ -235,7 +235,7 @@ class Store(Op, name="tile.store"):
 def reorder(arrays: Arrays, values: tuple[Value, ...], to: tuple[Value, ...]) -> Arrays:
     """The arrays of some values as those of others, whose types may list the same axes in another order."""
     each = zip(arrays, values, to, strict=True)
-    return tuple(np.transpose(x, [v.names.index(n) for n in w.names]) for x, v, w in each)
+    return tuple(np.transpose(x, [v.names.index(n) for n in w.names]) if v.names else x for x, v, w in each)
 
 
 def check_selects(op: Op, tensor: Value, range: Value) -> None:

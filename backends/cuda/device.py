@@ -84,9 +84,9 @@ def owner(address: int) -> int:
     return found.value
 
 
-def architecture() -> str:
-    """The target for the current device: the latest one whose code it runs."""
-    x = current()
+def architecture(x: Device | None = None) -> str:
+    """The target for a device, or the current one: the latest one whose code it runs."""
+    x = current() if x is None else x
     found = [name for name, target in KNOWN.items() if not x.why_not(target)]
     if not found:
         first = next(iter(KNOWN.values()))

@@ -18,11 +18,6 @@ from attngen.backends.cuda.driver import driver
 from attngen.backends.cuda.memory import LEGACY, Buffer, Scratch, to_device, to_host
 from attngen.ir.diagnostics import Error
 
-HOST = (
-    "lies in the memory of this machine, and the kernel runs on a GPU; pass an array of the GPU ({how}), "
-    'or compile for "cpu", or for "cuda:sm_90a,emulated"'
-)
-
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
@@ -71,7 +66,7 @@ def read(name: str, x: Any) -> DeviceArray:
     if isinstance(x, DeviceArray):
         return x
     if isinstance(x, np.ndarray):
-        raise Error(f"{name}: a NumPy array {HOST.format(how=f'torch.from_numpy({name}).cuda(), cupy.asarray({name})')}")
+        raise elsewhere(name)
     module = type(x).__module__.partition(".")[0]
     if is_tensor(x):
         return read_torch(name, x)
@@ -84,7 +79,7 @@ def read(name: str, x: Any) -> DeviceArray:
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         kind, device = x.__dlpack_device__()
         if kind not in (CUDA, MANAGED):
-            raise Error(f"{name}: an array of {type(x).__qualname__} {HOST.format(how='of torch, CuPy or JAX, say')}")
+            raise elsewhere(name)
         capsule = x.__dlpack__(stream=LEGACY)
         # JAX's arrays never change.
         return DeviceArray(*read_capsule(name, capsule), int(device), LEGACY, not module.startswith("jax"), (x, capsule))
@@ -109,10 +104,17 @@ def is_tensor(x: Any) -> bool:
     return kind is not None and isinstance(x, kind)
 
 
+def elsewhere(name: str) -> Error:
+    return Error(
+        f"{name}: lies in the memory of this machine, and the kernel runs on a GPU; pass an array that is there, such as "
+        f'{name}.cuda() of a tensor of torch or cupy.asarray({name}), or use target="cpu" or "cuda:sm_90a,emulated"'
+    )
+
+
 def read_torch(name: str, x: Any) -> DeviceArray:
     torch: Any = sys.modules["torch"]
     if x.device.type != "cuda":
-        raise Error(f"{name}: a tensor on the device {x.device} {HOST.format(how=f'{name}.cuda()')}")
+        raise elsewhere(name)
     if x.requires_grad and torch.is_grad_enabled():
         raise Error(f"{name}: requires gradients, which are not computed; use {name}.detach() or torch.no_grad()")
     if x.layout != torch.strided or x.is_neg() or x.is_conj():

@@ -12,7 +12,7 @@ from typing import Any
 
 from attngen.backends import Unsupported
 from attngen.backends.cuda.arguments import LINE, Slot, View, dense, filled, given_views, map_strides, runtime_lengths, slots
-from attngen.backends.cuda.device import Device, device, inside
+from attngen.backends.cuda.device import Device, architecture, device, inside
 from attngen.backends.cuda.device_arrays import DeviceArray, allocate
 from attngen.backends.cuda.driver import driver
 from attngen.backends.cuda.kernels import Kernels
@@ -169,13 +169,15 @@ def check(kernels: Kernels, where: Device) -> None:
     """Whether the device runs this code."""
     name, target = kernels.program.func.name, kernels.program.target
     if why := where.why_not(target):
-        raise Unsupported("backend cuda", f"@{name} cannot run on {where}: {why}", help='compile for "cuda", this GPU')
+        raise Unsupported(
+            "backend cuda", f"@{name} cannot run on {where}: {why}", help=f'compile for "cuda:{architecture(where)}"'
+        )
     most = max((entry.shared_bytes for entry in kernels.program.entries), default=0)
     if most > where.shared_bytes:
         raise Unsupported(
             "backend cuda",
             f"@{name} needs {most} bytes of shared memory for a block, {where} has {where.shared_bytes}",
-            help='compile for "cuda", this GPU',
+            help=f'compile for "cuda:{architecture(where)}"',
         )
 
 

@@ -25,5 +25,5 @@ def maps_by_value(text: str, entry: Entry) -> str:
             text, found = re.subn(rf"\.param \.u64 {name}\b", f".param .align {ALIGNMENT} .b8 {name}[{BYTES}]", text)
             read = rf"ld\.param\.[ub]64\s+(%\w+), \[{name}\];"
             text = re.sub(read, rf"mov.b64 \1, {name}; cvta.param.u64 \1, \1;", text)
-            assert found == 1 and f"[{name}" not in text, f"{name} is read in an unknown way"
+            assert found == 1 and not re.search(rf"\[{name}\b", text), f"{name} is read in an unknown way"
     return text

@@ -20,7 +20,7 @@ from attngen.backends.cuda.target import find
 from attngen.ir.core import walk
 from attngen.ir.func import Func
 from attngen.ir.loop import For
-from attngen.ir.types import bound
+from attngen.ir.types import ElementType, bound
 
 Mask = Literal["none", "causal", "lengths"]
 
@@ -75,7 +75,8 @@ class Configuration:
             o = ag.contract(ag.softmax(s, over="j"), v, over="j")
             return (o, ag.logsumexp(s, over="j")) if self.lse else o
 
-        return ag.program(**layouts, out=(out, out[:-2]) if self.lse else out)(attention)
+        made = ag.program(**layouts, out=(out, out[:-2]) if self.lse else out)(attention)
+        return replace(made, out_elements=(None, ElementType.F32)) if self.lse else made
 
     @property
     def keys(self) -> int:
@@ -167,7 +168,7 @@ def products(func: Func) -> int:
             if isinstance(op, Mma) and op.where is None:
                 columns = math.prod(bound(op.result.tensor.extents[n]) for n in roles.columns(op.result.tensor))
                 steps = math.prod(bound(op.lhs.tensor.extents[n]) for n in op.over) // 16
-                count += steps * (columns // 8 if grid.engine == "mma" else 1)
+                count += steps * (columns // 8 if grid.engine == "mma" else 1) * (2 if op.ahead else 1)
     return count
 
 

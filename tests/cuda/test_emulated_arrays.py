@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import attngen as ag
 from attngen.backends.cuda import assembler
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.program import Parameter
@@ -21,7 +22,7 @@ VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "negative": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
     "every second": lambda x: np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3],
     "misaligned": lambda x: np.pad(x, ((1, 0), (3, 2)))[1:, 3:-2],
-    "far apart": lambda x: spread(x, 1 << 33),
+    "far apart": lambda x: spread(x, (1 << 31) + 64),
 }
 
 
@@ -47,6 +48,19 @@ def test_an_array_without_strides_is_read() -> None:
     x, out = np.broadcast_to(np.float32(7), (5, 8)), np.zeros((5, 8), np.float32)
     Built(launching.copy(ElementType.F32))([x], [out])
     assert (out == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("element", "target"), [("f32", "cuda:sm_80"), ("bf16", "cuda:sm_80"), ("bf16", "cuda:sm_90a")], ids=str
+)
+def test_keys_further_away_than_32_bits_can_count(element: str, target: str) -> None:
+    """Sequences before batches, as in a cache of all layers: read element by element, by warps, by tensor maps."""
+    dtype = array_dtype(ElementType(element))
+    rng = np.random.default_rng(0)
+    query, key, value = (rng.standard_normal((n, 64)).astype(dtype) for n in (17, 9, 9))
+    want = ag.scaled_dot_product_attention(query, key, value)
+    got = ag.scaled_dot_product_attention(query, spread(key, 1 << 29), value, target=f"{target},emulated")
+    np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=0, atol=1e-5 if element == "f32" else 2e-2)
 
 
 @pytest.mark.parametrize("view", ["every second", "misaligned"])

@@ -248,7 +248,7 @@ def test_tensors_of_torch_in_and_out(gpu: FakeDriver, monkeypatch: pytest.Monkey
 GIVEN: dict[str, tuple[Callable[[FakeDriver], tuple[Any, Any]], str]] = {
     "an array of this machine": (
         lambda gpu: (np.zeros((3, 8), np.float32), None),
-        r"x: a NumPy array lies in the memory of this machine.*torch.from_numpy\(x\).cuda\(\).*cuda:sm_90a,emulated",
+        r"x: lies in the memory of this machine.*x.cuda\(\) of a tensor.*cuda:sm_90a,emulated",
     ),
     "no array": (lambda gpu: ([1, 2], None), r"x: expected an array on a GPU.*got list"),
     "a dtype": (lambda gpu: (GpuArray(gpu.array(np.zeros((3, 8)))), None), r"x: expected dtype float32, got float64"),
@@ -262,7 +262,10 @@ GIVEN: dict[str, tuple[Callable[[FakeDriver], tuple[Any, Any]], str]] = {
         lambda gpu: (on(gpu), GpuArray(np.broadcast_to(gpu.array(np.zeros(8, np.float32)), (3, 8)))),
         r"out: elements share memory",
     ),
-    "an output of this machine": (lambda gpu: (on(gpu), np.zeros((3, 8), np.float32)), r"out: a NumPy array lies in"),
+    "an output of this machine": (
+        lambda gpu: (on(gpu), np.zeros((3, 8), np.float32)),
+        r"out: lies in the memory of this machine",
+    ),
     "another GPU": (
         lambda gpu: (on(gpu), GpuArray(gpu.array(np.zeros((3, 8), np.float32), device=1))),
         r"out: is on GPU 1, and x on GPU 0; pass arrays that are on the same one",
@@ -308,7 +311,7 @@ MACHINES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "another GPU": (
         lambda: FakeDriver((8, 0)),
         "cuda:sm_90a",
-        r'cannot run on Fake GPU \(compute capability 8\.0\): code for sm_90a runs on compute capability 9\.0 alone\n.*"cuda"',
+        r'cannot run on Fake GPU \(compute capability 8\.0\): code for sm_90a runs on compute capability 9\.0 alone\n.*"cuda:sm_80"',
     ),
     "a later GPU": (lambda: FakeDriver((10, 0)), "cuda:sm_80", r"runs on compute capability 8\.0 and later ones of 8"),
     "little shared memory": (
