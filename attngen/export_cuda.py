@@ -13,6 +13,9 @@ memory; beyond 48 KB a kernel has to be allowed it. `parameters` are, by their `
 - copyable: 1 where `axis` is dense, and the address, its bytes and all other strides are multiples of 16 bytes; else 0; i32.
 - map: a tensor map by value, 128 bytes: `axes` the innermost first, `box` elements of each, `swizzle` bytes, no interleaving,
   zeros outside. The array has to be copyable along the first axis, and no other stride may be 0 or negative.
+
+Where there are maps, `requires` says in words which arrays have to be like that. What attngen itself runs has a second version
+for all others; a file has not.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import attngen
 from attngen.backends.cuda import facts
 from attngen.backends.cuda.assembler import cubin
 from attngen.backends.cuda.build import Built as CudaBuilt
-from attngen.backends.cuda.program import Program
+from attngen.backends.cuda.program import Map, Program
 from attngen.backends.cuda.toolchain import module
 from attngen.ir.diagnostics import Error
 from attngen.kernel import Built, Traced
@@ -52,10 +55,23 @@ def export(file: str, target: str, traced: Traced, built: Built) -> None:
         "attngen": attngen.__version__,
         "target": target,
         "function": str(traced.func).partition("{")[0].strip(),
+        **requires(kernels.program, built.sources),
         **described(kernels.program, built.sources, [traced.out_names[k] for k in built.live]),
     }
     write(file, lambda out: out.write(code))
     write(f"{file}.json", lambda out: out.write(shown(about).encode()))
+
+
+def requires(program: Program, inputs: tuple[str, ...]) -> dict[str, str]:
+    """What tensor maps ask of arrays. inputs: their names."""
+    maps = {p.array: p.axes[0] for entry in program.entries for p in entry.parameters if isinstance(p, Map)}
+    if not maps:
+        return {}
+    arrays = ", ".join(f"{inputs[n] if n < len(inputs) else f'array {n}'} along {axis}" for n, axis in sorted(maps.items()))
+    said = (
+        f"arrays without gaps along one axis ({arrays}), whose address, bytes there and other strides are multiples of 16, "
+    )
+    return {"requires": said + "strides above 0; for others, make a file for a target without tensor maps, such as cuda:sm_90"}
 
 
 def described(program: Program, inputs: tuple[str, ...], outputs: list[str]) -> dict[str, Any]:

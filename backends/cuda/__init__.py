@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from attngen.backends import Arrays, Emitted, Executable, Saved
-from attngen.backends.cuda import blocks, branches, distribute, fragments, overlap, padding, pipelining, scale_late, scans
+from attngen.backends.cuda import (
+    blocks,
+    branches,
+    distribute,
+    fragments,
+    overlap,
+    padding,
+    pipelining,
+    row_scales,
+    scale_late,
+    scans,
+)
 from attngen.backends.cuda.target import TARGETS, find
 from attngen.ir.func import Func
 
@@ -23,6 +34,7 @@ __all__ = [
     "overlap",
     "padding",
     "pipelining",
+    "row_scales",
     "scale_late",
     "scans",
 ]
@@ -46,7 +58,10 @@ class CudaBackend:
     def passes(self, target: str) -> str:
         made = find(target)
         engine, ahead = ("{engine=wgmma}", ",overlap-products") if made.warpgroups else ("", "")
-        return f"scale-late,distribute{engine},drop-scans,pad-tiles,share-branches,choose-fragments,pipeline-copies{{shared={made.shared_bytes}}}{ahead}"
+        return (
+            f"scale-late,distribute{engine},drop-scans,scale-rows,pad-tiles,share-branches,choose-fragments,"
+            f"pipeline-copies{{shared={made.shared_bytes}}}{ahead}"
+        )
 
     def emit(self, func: Func, target: str) -> Emitted:
         from attngen.backends.cuda.emit import program

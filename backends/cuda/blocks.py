@@ -45,8 +45,13 @@ def by_few_warps(width: int) -> Shape:
 
 
 def by_warpgroups(width: int) -> Shape:
-    """For products of warpgroups (wgmma): two of them with 64 rows each, 227 KB of shared memory."""
-    return Shape(128, 128) if width <= 128 else Shape(128, 64)
+    """For products of warpgroups (wgmma): two of them with 64 rows each, 227 KB of shared memory. Accumulators and two tiles of
+    scores, one of them under way, stay in 240 registers."""
+    if width <= 48:
+        return Shape(128, 128)
+    if width <= 64:
+        return Shape(128, 112)
+    return Shape(128, 96) if width <= 128 else Shape(128, 64)
 
 
 def operand(x: Value) -> Value:

@@ -11,13 +11,12 @@ from attngen.backends.cuda.blocks import operand
 from attngen.backends.cuda.ops import Grid
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.diagnostics import remark
-from attngen.ir.elementwise import Cast, Select, Sub
 from attngen.ir.func import Func
 from attngen.ir.loop import For, If, Load, Parallel
-from attngen.ir.nd import Contract, Expand, Gather, Reduce
+from attngen.ir.nd import Contract, Gather, Reduce
 from attngen.ir.pipeline import register_pass
-from attngen.ir.rewrite import postorder, rewrite
-from attngen.ir.types import F16, F32, F64, Extent, TensorType, bound
+from attngen.ir.rewrite import rewrite
+from attngen.ir.types import F32, F64, Extent, TensorType, bound
 
 MOST_WARPS = 8
 WARP_ROWS, GROUP_WARPS = 16, 4
@@ -182,8 +181,6 @@ class Roles:
             return f"{s.op.name} multiplies {left.element} and {right.element}"
         if s.op.acc is not F32:
             return f"{s.op.name} sums in {s.op.acc}"
-        if not isinstance(left.op, Load) and right.element is F16 and not small(left):
-            return f"an operand of {s.op.name} is not known to be small enough for f16"
         return ""
 
     def unfit_op(self, op: Op, only_read: set[Value]) -> str:
@@ -208,45 +205,3 @@ class Roles:
                 return "a table that is looked up is computed"
             case _:
                 return ""
-
-
-def small(x: Value) -> bool:
-    """Whether a value is proven to lie within what f16 can hold: between -1 and 1, say."""
-    while isinstance(x.op, Expand | Cast) and x.op.operands[0].element.is_float:
-        x = x.op.operands[0]
-    op = x.op
-    if op is None:
-        return False
-    if isinstance(op, Select):
-        return all(small(v) for v in (op.lhs, op.rhs))
-    if op.facts.sum_to_product and isinstance(op.operands[0].op, Sub):
-        return bounds(op.operands[0].op.rhs, op.operands[0].op.lhs)
-    if isinstance(op, Load | If | For):
-        return False
-    found = interval(x)
-    return -1 <= found[0] and found[1] <= 1
-
-
-def interval(x: Value) -> tuple[float, float]:
-    known: dict[Value, object] = {}
-    from attngen.ir.facts import ANYTHING, Interval
-
-    for op in postorder((x,), regions=False):
-        given = tuple(known.get(v, ANYTHING) for v in op.operands)
-        for r in op.results:
-            known[r] = ANYTHING if op.regions else op.interval(given)  # pyright: ignore[reportArgumentType]
-    found = known.get(x, ANYTHING)
-    assert isinstance(found, Interval)
-    return found.lo, found.hi
-
-
-def bounds(r: Value, y: Value) -> bool:
-    """Whether r is proven to be at least y: it is a maximum that y went into."""
-    op = r.op
-    if r is y:
-        return True
-    if isinstance(op, Expand):
-        return bounds(op.value, y)
-    if op is None or not op.algebra.upper_bound:
-        return False
-    return any(bounds(v, y) for v in op.operands)

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 from attngen.backends.cuda.blocks import operand
 from attngen.backends.cuda.distribute import Roles, Sides
-from attngen.backends.cuda.ops import Finite, Fragments, Grid, Mma, Pad, Stage
+from attngen.backends.cuda.ops import Again, Finite, Fragments, Grid, Mma, Pad, Stage
 from attngen.backends.cuda.padding import over_grids
 from attngen.ir.build import cast, select
-from attngen.ir.core import Block, Op, Value, argument, at
+from attngen.ir.core import Block, Op, Value, argument, at, constant_value
 from attngen.ir.diagnostics import remark
-from attngen.ir.elementwise import Add
+from attngen.ir.elementwise import Add, Mul, Select, Sub
 from attngen.ir.func import Func
 from attngen.ir.loop import For, If, Load
-from attngen.ir.nd import Contract
+from attngen.ir.nd import Constant, Contract
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import postorder
-from attngen.ir.types import RangeType, bound
+from attngen.ir.types import RangeType, TensorType, bound
 
 KEPT = 128
 """Left operands up to so many columns stay in registers for a whole loop; longer ones are read again in each trip."""
@@ -118,19 +119,21 @@ class Choice:
         left = self.get(operand(sides.left))
         if isinstance(operand(sides.left).op, Load | Pad):
             left = self.left(operand(sides.left), sides, ops)
-        if op.where is not None:
+        if op.where is not None and not zero_behind(left, self.get(op.where)):
             left = self.put(select(self.get(op.where), left, 0.0), ops)
         left = self.put(cast(left, right.element), ops)
         made = Mma(lhs=left, rhs=right, over=op.over, acc=op.acc, add=add)
         if op.where is not None:
             remark(f"the mask of the sum over {', '.join(op.over)} counts only where {right.hint or 'the array'} is not finite")
             finite = self.put(Finite(value=right).result, ops)
-            exact = dataclasses.replace(made, where=self.get(op.where))
+            # The mask is computed again where it is needed, which is rare: until then it would fill registers.
+            before, mask = self.again(self.get(op.where))
+            exact = dataclasses.replace(made, where=mask)
             choice = If(
                 condition=finite,
                 inputs=(),
                 then=Block((), (made,), made.results),
-                otherwise=Block((), (exact,), exact.results),
+                otherwise=Block((), (*before, exact), exact.results),
             )
             ops.append(choice)
             self.env[result] = choice.results[0]
@@ -138,6 +141,29 @@ class Choice:
             ops.append(made)
             self.env[result] = made.result
         self.env[result].hint = result.hint
+
+    def again(self, mask: Value) -> tuple[list[Op], Value]:
+        """The ops that compute a mask once more, from what varies along rows or along columns alone."""
+        found: list[Op] = []
+        env: dict[Value, Value] = {}
+
+        def both(v: Value) -> bool:
+            return isinstance(v.type, TensorType) and bool(self.roles.columns(v.tensor)) and bool({*v.names} & {*self.roles.rows})
+
+        def leaf(v: Value) -> Value:
+            if v not in env:
+                if isinstance(v.type, TensorType) and not isinstance(v.op, Load | Constant | None):
+                    found.append(Again(value=v))
+                    env[v] = found[-1].results[0]
+                else:
+                    env[v] = v
+            return env[v]
+
+        for op in postorder((mask,), stop=lambda op: not any(map(both, op.results)) or bool(op.regions), regions=False):
+            new = dataclasses.replace(op.rebuild(leaf, lambda b: b))
+            found.append(new)
+            env.update(zip(op.results, new.results, strict=True))
+        return found, leaf(mask) if mask not in env else env[mask]
 
     def put(self, value: Value, ops: list[Op]) -> Value:
         """Append what a new value needs. What other ops read has been appended before."""
@@ -198,6 +224,23 @@ class Choice:
             home.extend(made)
             self.staged[key] = made[-1].results[0]
         return self.staged[key]
+
+
+def zero_behind(x: Value, mask: Value) -> bool:
+    """Whether x is known to be 0 wherever the mask is false (or the row is NaN): a power whose exponent is -inf there."""
+    op = x.op
+    if op is None:
+        return False
+    if isinstance(op, If) and len(op.inputs) == 1 and not op.then.ops:  # what leaves out elements past the end
+        return zero_behind(op.inputs[0], mask)
+    if not op.facts.sum_to_product or not isinstance(op.operands[0].op, Sub):
+        return False
+    y = op.operands[0].op.lhs
+    while isinstance(y.op, Mul) and (factor := constant_value(y.op.rhs)) is not None and factor > 0:
+        y = y.op.lhs
+    if isinstance(y.op, If) and len(y.op.inputs) == 1 and not y.op.then.ops:
+        y = y.op.inputs[0]
+    return isinstance(y.op, Select) and y.op.condition is mask and constant_value(y.op.rhs) == -math.inf
 
 
 def sole_addition(op: Contract, block: Block) -> Op | None:

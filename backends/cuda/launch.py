@@ -168,16 +168,15 @@ def load(kernels: Kernels) -> Loaded:
 def check(kernels: Kernels, where: Device) -> None:
     """Whether the device runs this code."""
     name, target = kernels.program.func.name, kernels.program.target
+    help = f'compile for "cuda:{architecture(where)}"'
     if why := where.why_not(target):
-        raise Unsupported(
-            "backend cuda", f"@{name} cannot run on {where}: {why}", help=f'compile for "cuda:{architecture(where)}"'
-        )
+        raise Unsupported("backend cuda", f"@{name} cannot run on {where}: {why}", help=help)
     most = max((entry.shared_bytes for entry in kernels.program.entries), default=0)
     if most > where.shared_bytes:
         raise Unsupported(
             "backend cuda",
             f"@{name} needs {most} bytes of shared memory for a block, {where} has {where.shared_bytes}",
-            help=f'compile for "cuda:{architecture(where)}"',
+            help=help,
         )
 
 

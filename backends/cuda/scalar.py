@@ -31,21 +31,21 @@ def scalar_program(func: Func, target: Target) -> Program:
     """A whole function, each nest a kernel of its own."""
     arrays, temporaries = number_arrays(func)
     nests = [op for op in func.body.ops if isinstance(op, Parallel)]
-    names = [func.name if len(nests) == 1 else f"{func.name}_{k}" for k in range(len(nests))]
+    names = [func.name if len(nests) == 1 else f"{func.name}_{n}" for n in range(len(nests))]
     entries = (write(func, nest, target, arrays, name) for nest, name in zip(nests, names, strict=True))
     return Program(func, target, tuple(entries), temporaries)
 
 
 def number_arrays(func: Func) -> tuple[dict[Value, int], tuple[TensorType, ...]]:
     """The numbers of all tensors in global memory (see `Program`), and the types of those between nests."""
-    arrays = {value: k for k, value in enumerate((*func.args, *func.outputs))}
+    arrays = {value: n for n, value in enumerate((*func.args, *func.outputs))}
     made = [value for op in func.body.ops if isinstance(op, Parallel) for value in op.results]
     if len(arrays) < len(func.args) + len(func.outputs) or not set(func.outputs) <= set(made):
         raise Unsupported(
             "backend cuda", "an output is not stored by a loop.parallel of its own", help="run the pass `tile` on the function"
         )
     between = [value for value in made if value not in arrays]
-    return arrays | {value: len(arrays) + k for k, value in enumerate(between)}, tuple(value.tensor for value in between)
+    return arrays | {value: len(arrays) + n for n, value in enumerate(between)}, tuple(value.tensor for value in between)
 
 
 def write(func: Func, nest: Parallel, target: Target, arrays: Mapping[Value, int], name: str) -> Entry:
@@ -67,11 +67,11 @@ class Writer(Elements):
     """Writes one kernel."""
 
     def __init__(self, func: Func, nest: Parallel, target: Target, arrays: Mapping[Value, int], name: str) -> None:
-        outs = zip(nest.body.args[len(nest.axes) :], (arrays[v] for v in nest.results), strict=True)
+        outs = zip(nest.body.args[len(nest.axes) :], (arrays[x] for x in nest.results), strict=True)
         arrays = {**arrays, **dict(outs)}
         layouts = [p.layout.names for p in func.params] + [layout.names for layout in func.out_layouts]
-        axes = {v: layouts[k] if k < len(layouts) else v.names for v, k in arrays.items()}
-        plan = Planner(nest, {v: names[-1] if names else "" for v, names in axes.items()})
+        axes = {x: layouts[n] if n < len(layouts) else x.names for x, n in arrays.items()}
+        plan = Planner(nest, {x: names[-1] if names else "" for x, names in axes.items()})
         self.ops, self.threads = [*needed(nest, func.body.ops), *nest.body.ops], plan.threads
         self.steps = plan.block(self.ops, [])
         slots = {slot: plan.ordered_axes(value) for value, slot in plan.slots.items()}
@@ -129,16 +129,16 @@ class Writer(Elements):
 
     def part(self, counts: Sequence[str], lengths: Sequence[str]) -> None:
         nest = self.nest
-        many = [k for k, count in enumerate(counts) if count != "1"]
-        for k, (axis, step) in enumerate(zip(nest.axes, nest.steps, strict=True)):
+        many = [n for n, count in enumerate(counts) if count != "1"]
+        for n, (axis, step) in enumerate(zip(nest.axes, nest.steps, strict=True)):
             first = "0"
-            if k in many:
-                behind = [counts[m] for m in many if m > k]
+            if n in many:
+                behind = [counts[m] for m in many if m > n]
                 index = f"div(part, {' * '.join(behind)})" if behind else "part"
-                index = index if k == many[0] else f"rem({index}, {counts[k]})"
+                index = index if n == many[0] else f"rem({index}, {counts[n]})"
                 first = self.fresh(f"{axis}_first")
                 self.put(f"{first} = {index}{f' * {step}' if step > 1 else ''}")
-            self.begin(nest.body.args[k], first, lengths[k], step)
+            self.begin(nest.body.args[n], first, lengths[n], step)
         self.block(self.ops, self.steps)
 
     def begin(self, range: Value, first: str, length: str, step: int) -> None:
@@ -205,11 +205,11 @@ class Writer(Elements):
     def branch(self, step: Branch) -> None:
         op = step.op
         condition = self.read(op.condition, {})
-        variables = [k for k, result in enumerate(op.results) if not self.plan.axes(result)]
+        variables = [n for n, result in enumerate(op.results) if not self.plan.axes(result)]
         for head, region, steps in ((f"if {condition}:", op.then, step.then), ("else:", op.otherwise, step.otherwise)):
             with self.indented(head):
                 self.block(region.ops, steps)
-                self.assign([(op.results[k], region.yields[k]) for k in variables])
+                self.assign([(op.results[n], region.yields[n]) for n in variables])
                 self.put("pass") if self.lines[-1].endswith(":") else None
 
 

@@ -85,8 +85,8 @@ class Elements(Values):
             return
         self.put(f"{name} = {firsts[axis]}")
         elements = with_coordinate(name)
-        for k in range(1, several):
-            further, text = self.axis_name(f"{axis}_{k}"), f"{name} + {k * counts[axis]}"
+        for n in range(1, several):
+            further, text = self.axis_name(f"{axis}_{n}"), f"{name} + {n * counts[axis]}"
             if isinstance(extent, int):
                 self.put(f"{further} = {text}")
                 elements += with_coordinate(further)

@@ -108,4 +108,4 @@ def shape(axes: Sequence[Axis]) -> tuple[int, dict[str, int]]:
     lengths = [max(bound(extent), 1) for _, extent in axes]
     if len(lengths) > 1 and lengths[-1] % 2 == 0:
         lengths[-1] += 1
-    return prod(lengths), {name: prod(lengths[k + 1 :]) for k, (name, _) in enumerate(axes)}
+    return prod(lengths), {name: prod(lengths[n + 1 :]) for n, (name, _) in enumerate(axes)}

@@ -31,9 +31,9 @@ class Planner(Reads):
     def __init__(self, nest: Parallel, arrays: Mapping[Value, str]) -> None:
         super().__init__(nest, arrays)
         inside = [
-            v for op in walk(nest.body) if not isinstance(op, Store) for v in op.results if isinstance(v.type, TensorType)
+            x for op in walk(nest.body) if not isinstance(op, Store) for x in op.results if isinstance(x.type, TensorType)
         ]
-        largest = max((size(self.axes(v)) for v in inside), default=1)
+        largest = max((size(self.axes(x)) for x in inside), default=1)
         self.threads = min(128, max(32, 1 << (largest - 1).bit_length()))
 
     def home_space(self, work: Work) -> tuple[Space, tuple[Axis, ...]]:
@@ -108,7 +108,7 @@ class Planner(Reads):
             case If():
                 for region in (op.then, op.otherwise):
                     self.aliases |= zip(region.args, op.inputs, strict=True)
-                self.slots |= {v: Slot(v.tensor, v.hint) for v in op.results if self.axes(v)}
+                self.slots |= {x: Slot(x.tensor, x.hint) for x in op.results if self.axes(x)}
                 return [op]
             case Store():
                 self.aliases[op.result] = op.target
@@ -209,7 +209,7 @@ class Planner(Reads):
                 then, otherwise = (
                     self.block(
                         region.ops,
-                        [Put(x, self.slots[v]) for x, v in zip(region.yields, op.results, strict=True) if self.axes(v)],
+                        [Put(x, self.slots[y]) for x, y in zip(region.yields, op.results, strict=True) if self.axes(y)],
                     )
                     for region in (op.then, op.otherwise)
                 )

@@ -31,8 +31,8 @@ class Slot:
 
 @dataclass(eq=False)
 class Partial:
-    """A reduction or contraction, each element of which `lanes` threads share: thread k takes every lanes-th coordinate along
-    `axis`, from the k-th on."""
+    """A reduction or contraction, each element of which `lanes` threads share: thread n takes every lanes-th coordinate along
+    `axis`, from the n-th on."""
 
     op: Reduce | Contract
     axis: str

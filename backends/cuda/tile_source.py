@@ -14,7 +14,7 @@ from attngen.backends import Unsupported
 from attngen.backends.cuda.calls import Calls
 from attngen.backends.cuda.distribute import Roles
 from attngen.backends.cuda.index_width import Widths
-from attngen.backends.cuda.ops import Cut, Finite, Fragments, Grid, Inside, Mma, Pad, Stage
+from attngen.backends.cuda.ops import Again, Cut, Finite, Fragments, Grid, Inside, Mma, Pad, Stage
 from attngen.backends.cuda.parameters import Parameters
 from attngen.backends.cuda.pipelining import row_bytes, stage_bytes, stage_rows
 from attngen.backends.cuda.program import Address, Entry, Map, Part
@@ -201,6 +201,8 @@ class TileWriter:
             grid_parts,
             self.threads,
             self.shared,
+            # The assembler otherwise spills to let two blocks share a multiprocessor.
+            least_blocks_per_multiprocessor=1,
         )
 
     @property
@@ -266,6 +268,10 @@ class TileWriter:
                 r = self.ranges[op.range]
                 text = f"i32({r.first})" if op.end == "first" else f"i32(i32({r.first} + {r.count}) - 1)"
                 self.define(op.result, text if self.carrier(op.result) == "i32" else f"i64({text})")
+            case Again():
+                operand = self.operand(op.value)
+                self.define(op.result, f"{self.call('again', 'again', self.kind(op.value))}({operand})")
+                self.kinds[op.result] = self.kind(op.value)
             case Expand():
                 self.spread(op.value, op.result)
             case Reduce():

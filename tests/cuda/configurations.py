@@ -79,13 +79,13 @@ class Configuration:
         return replace(made, out_elements=(None, ElementType.F32)) if self.lse else made
 
     @property
-    def keys(self) -> int:
-        return KEYS["wgmma" if find(self.architecture).warpgroups else "mma"]
+    def engine(self) -> str:
+        return "wgmma" if find(self.architecture).warpgroups else "mma"
 
     def inputs(self) -> dict[str, np.ndarray]:
         random = np.random.default_rng(0)
         queries = HEADS * (PER_KEY if self.grouped else 1)
-        shapes = {"q": (queries, ROWS), "k": (HEADS, self.keys), "v": (HEADS, self.keys)}
+        shapes = {"q": (queries, ROWS), "k": (HEADS, KEYS[self.engine]), "v": (HEADS, KEYS[self.engine])}
         element = np.dtype(ml_dtypes.bfloat16 if self.dtype == "bfloat16" else self.dtype)
         made = {n: random.standard_normal((BATCH, *s, self.width), np.float32).astype(element) for n, s in shapes.items()}
         return made | ({"n": np.array(LENGTHS, np.int32)} if self.mask == "lengths" else {})
@@ -115,6 +115,8 @@ class Found:
         """What must not be."""
         if self.usage.stack or self.usage.spill_stores or self.usage.spill_loads:
             yield f"spills: {self.usage}"
+        if self.engine != self.configuration.engine:
+            yield f"{self.engine} multiplies, not {self.configuration.engine}"
         if self.products != self.expected or not self.expected:
             yield f"{self.products} products of tensor cores, {self.expected} expected"
         yield from (*self.forbidden, *self.complaints)
@@ -126,13 +128,14 @@ class Found:
 
 def examine(configuration: Configuration) -> Found:
     c, inputs = configuration, configuration.inputs()
-    given = {name: ag.Spec(x.shape, str(x.dtype)) for name, x in inputs.items()}
+    given: dict[str, Any] = {name: ag.Spec(x.shape, str(x.dtype)) for name, x in inputs.items()}
     kernel = ag.compile(c.program(), **given, target=f"cuda:{c.architecture},emulated")
+    assert kernel._built is not None
     executable = kernel._built.executable
     assert isinstance(executable, Built)
     text, entry = executable.kernels.ptx, executable.kernels.program.entries
     assembled = reports.assembled(text, replace(executable.target, emulated=False))
-    outputs = kernel(**inputs)
+    outputs = kernel(*inputs.values())
     out, lse = outputs if c.lse else (outputs, None)
     grid, *_ = (op for op in kernel.func.body.ops if isinstance(op, Grid))
     loops = [op.step for op in walk(grid.body) if isinstance(op, For)]
@@ -159,14 +162,16 @@ def examine(configuration: Configuration) -> Found:
 
 
 def products(func: Func) -> int:
-    """How many instructions of tensor cores the products need: of warps, 16 rows by 8 columns by 16; of warpgroups, all columns
-    by 16. A product with a mask does without."""
-    count = 0
+    """How many instructions of tensor cores the products need: of warps, 16 rows by 8 columns by 16, of which the assembler
+    leaves out those that compute padding alone; of warpgroups, all columns by 16. A product with a mask does without. One that
+    is begun ahead of its trip is begun before the loop too."""
+    count, extents = 0, {name: bound(extent) for v in func.args for name, extent in v.tensor.axes}
     for grid in (op for op in func.body.ops if isinstance(op, Grid)):
         roles = Roles(grid)
         for op in walk(grid.body):
             if isinstance(op, Mma) and op.where is None:
-                columns = math.prod(bound(op.result.tensor.extents[n]) for n in roles.columns(op.result.tensor))
+                (column,) = roles.columns(op.result.tensor)
+                columns = min(bound(op.result.tensor.extents[column]), -(-extents[column] // 8) * 8)
                 steps = math.prod(bound(op.lhs.tensor.extents[n]) for n in op.over) // 16
                 count += steps * (columns // 8 if grid.engine == "mma" else 1) * (2 if op.ahead else 1)
     return count

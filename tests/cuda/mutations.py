@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -48,16 +48,47 @@ DELETED = (
 """Instructions that are left away, by how they begin."""
 
 
+ALONE = re.compile(r"(?:\s|//[^\n]*|@%\w+\s+(?:mbarrier|fence|cp\.async\.bulk)\.[^;]*;|fence\.[^;]*;|(?:add|and|elect|mov|not|or|selp|setp|shl|xor|cvt|sub)\b[^;]*;|[{}]|\.reg\s[^;]*;)*")
+"""Text in which at most one thread does anything to memory."""
+
+
 def mutants(text: str) -> Iterator[Mutant]:
     """All of a text, in the order of their places."""
     count: Counter[str] = Counter()
-    for found in STATEMENT.finditer(text):
+    statements = list(STATEMENT.finditer(text))
+    for k, found in enumerate(statements):
         s = Statement(found["guard"] or "", found["opcode"], found["rest"], found.start(), found.end())
         for rule, change in changes(s):
-            # The number of lines stays.
-            change += "\n" * (found[0].count("\n") - change.count("\n"))
-            yield Mutant(rule, count[rule], text[: s.start] + change + text[s.end :])
+            mutated = text[: s.start] + change + text[s.end :]
+            if rule in ("delete bar.sync", "delete barrier.sync"):
+                if follows_its_like(text, statements[:k], s):
+                    continue
+                mutated = text[: s.start] + "".join(without(text, statements[k:]))
+            yield Mutant(rule, count[rule], mutated)
             count[rule] += 1
+
+
+def barrier(found: re.Match[str]) -> str:
+    """Which one, if the instruction is a barrier of the block."""
+    return found["opcode"] + found["rest"] if found["opcode"] in ("bar.sync", "barrier.sync") else ""
+
+
+def follows_its_like(text: str, before: Sequence[re.Match[str]], s: Statement) -> bool:
+    """Whether the same barrier stands before it, and between the two no more than one thread acts."""
+    last = next((x for x in reversed(before) if barrier(x)), None)
+    return last is not None and barrier(last) == s.opcode + s.rest and bool(ALONE.fullmatch(text, last.end(), s.start))
+
+
+def without(text: str, rest: Sequence[re.Match[str]]) -> Iterator[str]:
+    """The rest of the text without its first barrier, and without those that follow it as said above."""
+    at = rest[0].end()
+    for k, x in enumerate(rest[1:], 1):
+        if barrier(x):
+            if not follows_its_like(text, rest[:k], Statement("", x["opcode"], x["rest"], x.start(), x.end())):
+                break
+            yield text[at : x.start()]
+            at = x.end()
+    yield text[at:]
 
 
 def changes(s: Statement) -> Iterator[tuple[str, str]]:

@@ -31,10 +31,10 @@ ABOUT = """\
 Every configuration is compiled for its architecture, assembled to machine code, and the same PTX is run in the interpreter of
 PTX and compared with float64. None of it needs a GPU, and nothing here is a measurement of time.
 
-Two programs with two outputs each, the weighted values and the log-sum-exp: batch 2, 4 heads of queries, 2 of keys, 150 rows of
-queries, 200 keys (456 for sm_90a, whose parts are longer), so that rows and keys end in ragged parts and loops reach their steady
-state. Masks: `none`; `causal`, row i keeps keys up to i - 9, so that the first rows keep none; `lengths`, an array of how many
-keys count in each batch entry, 0 and 133. D is the width of queries, keys and values.
+The program has two outputs, the weighted values and the log-sum-exp; batch 2, 4 heads of queries, 2 of keys, 150 rows of
+queries, 200 keys (456 for sm_90a, whose parts are longer), so that rows and keys end in ragged parts and loops reach their
+steady state. Masks: `none`; `causal`, row i keeps keys up to i - 9, so that the first rows keep none; `lengths`, an array of
+how many keys count in each batch entry, 0 and 133. D is the width of queries, keys and values.
 
 Tensor cores multiply 16 elements at a time: D = 40 is padded to 48 in registers and shared memory with zeros that are never
 stored, all other widths are used as they are. Panels of 64 columns in shared memory (sm_90a) are filled up with zeros.

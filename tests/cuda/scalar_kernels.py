@@ -63,5 +63,5 @@ def check(func: Func, inputs: Sequence[Any], tolerance: float = 1e-5, program: P
     """Against the interpreter of the IR: NaN and infinities at the same places."""
     with np.errstate(all="ignore"):
         wanted = run(func, *inputs)
-    for got, want in zip(execute(program or made(func), inputs), wanted, strict=True):
-        np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=tolerance, atol=tolerance)
+        for got, want in zip(execute(program or made(func), inputs), wanted, strict=True):
+            np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=tolerance, atol=tolerance)

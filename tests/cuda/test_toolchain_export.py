@@ -119,3 +119,18 @@ def test_the_command_refuses_before_it_compiles(
     monkeypatch.setattr("attngen.cli.compile.build_kernel", None)
     assert main(["compile", *args]) != 0
     assert "cannot hold a kernel for" in capsys.readouterr().err
+
+
+def test_what_tensor_maps_require(tmp_path: Path) -> None:
+    """Files have no second version for arrays that no map can describe, and say so."""
+    shapes = dict.fromkeys("qkv", (1, 2, 150, 64))
+    said: dict[str, str | None] = {}
+    for target in ("cuda:sm_90a", "cuda:sm_90"):
+        kernel = ag.compile(ag.attention, **cast(Any, shapes), dtype="float16", target=f"{target},emulated")
+        kernel.export(tmp_path / "kernel.ptx")
+        about = json.loads((tmp_path / "kernel.ptx.json").read_text())
+        said[target] = about.get("requires")
+        kinds = {p["kind"] for k in about["kernels"] for p in k["parameters"]}
+        assert ("map" in kinds) == ("requires" in about)
+    assert said["cuda:sm_90"] is None and said["cuda:sm_90a"] is not None
+    assert "q along d, k along d, v along e" in said["cuda:sm_90a"] and "cuda:sm_90" in said["cuda:sm_90a"]

@@ -31,8 +31,10 @@ def product(x, y):
 @cache
 def func(tiles: bool) -> Func:
     """By tensor cores, or element by element."""
-    shapes, dtype = ({"x": (40, 16), "y": (16, 24)}, "float16") if tiles else ({"x": (40,), "y": (40,)}, "float32")
-    return ag.compile(product if tiles else added, **shapes, dtype=dtype, target="cuda:sm_80,emulated").func
+    target = "cuda:sm_80,emulated"
+    if tiles:
+        return ag.compile(product, x=(40, 16), y=(16, 24), dtype="float16", target=target).func
+    return ag.compile(added, x=(40,), y=(40,), target=target).func
 
 
 NAMES = (

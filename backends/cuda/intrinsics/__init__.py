@@ -17,6 +17,7 @@ MAKERS: Mapping[str, Callable[..., Any]] = {
     for function in (
         elementwise.elementwise,
         elementwise.spread,
+        elementwise.again,
         elementwise.constant,
         reductions.reduce,
         reductions.reduce_warp,

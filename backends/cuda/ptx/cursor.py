@@ -32,21 +32,22 @@ class Cursor:
         return PtxError(f"expected {expected}, found {self.word.text!r}", self.loc)
 
     def next(self) -> Token:
-        word = self.word
+        word = self.words[self.at]
         if word.kind == "end":
             raise self.error("more text")
         self.at += 1
         return word
 
     def is_dotted(self) -> bool:
-        return self.word.kind == "dotted"
+        return self.words[self.at].kind == "dotted"
 
     def accept(self, *texts: str) -> bool:
         """Step over the next word if it is one of these."""
-        if self.word.kind != "string" and self.word.text in texts:
-            self.at += 1
-            return True
-        return False
+        word = self.words[self.at]
+        if word.text not in texts or word.kind == "string":
+            return False
+        self.at += 1
+        return True
 
     def expect(self, text: str) -> None:
         if not self.accept(text):

@@ -37,8 +37,13 @@ class Flights:
         self.committed = np.zeros(machine.layout.lanes // WARP, np.int64)
         operands = [o for i in machine.program.code if i.name.startswith("wgmma.mma_async") for o in i.operands[:2]]
         self.watched = names(operands)
-        # Registers touched since the last wgmma.fence, per warp; the first wgmma needs a fence whatever was touched.
-        self.unfenced: dict[str, Array] = {name: np.ones(self.committed.size, bool) for name in self.watched}
+        # Which instructions have touched registers since the last wgmma.fence, per warp. Number 0 stands for what came before the
+        # program: the first wgmma needs a fence whatever was touched.
+        self.unfenced: Array = np.ones((1, self.committed.size), bool)
+        self.touching: dict[str, list[int]] = {name: [0] for name in self.watched}
+        self.numbers: dict[frozenset[str], Array] = {}
+        self.flying: Array = np.zeros(self.committed.size, bool)
+        """Warps with an entry in `under_way`."""
 
     def watch(self, i: Instruction, effect: Callable[[], None]) -> Callable[[], None]:
         """An ordinary instruction that touches registers of some `wgmma`: with a check before it."""
@@ -46,17 +51,22 @@ class Flights:
         touched = names((*i.operands, *(() if i.guard is None else (i.guard,)))) & self.watched
         if not touched or i.opcode == "wgmma":
             return effect
+        number = len(self.unfenced)
+        self.unfenced = np.concatenate([self.unfenced, np.zeros((1, self.committed.size), bool)])
+        for name in touched:
+            self.touching[name].append(number)
 
         def checked() -> None:
-            warps = self.m.warps()
-            for warp in warps if self.under_way else ():
-                for flight in self.under_way.get(int(warp), ()):
-                    used = (touched & flight.accumulators) | (results & flight.sources)
-                    if used:
-                        self.report(i, used, int(warp))
+            active = self.m.active.reshape(-1, WARP).any(axis=1)
+            concerned = active & self.flying
+            if concerned.any():
+                for warp in map(int, np.flatnonzero(concerned)):
+                    for flight in self.under_way[warp]:
+                        used = (touched & flight.accumulators) | (results & flight.sources)
+                        if used:
+                            self.report(i, used, warp)
             effect()
-            for name in touched:
-                self.unfenced[name][warps] = True
+            self.unfenced[number] |= active
 
         return checked
 
@@ -66,18 +76,17 @@ class Flights:
         raise self.m.layout.defect("async", why, i, lane)
 
     def fence(self) -> None:
-        warps = self.m.warps()
-        for held in self.unfenced.values():
-            held[warps] = False
+        self.unfenced[:, self.m.warps()] = False
 
     def issue(self, i: Instruction, warps: Array, flight: Callable[[int], Flight]) -> None:
         """A `wgmma` of these warps. Accumulators of an earlier one of the same shape may be used again without a wait."""
         for warp in map(int, warps):
             new = flight(int(self.committed[warp]))
-            for name in new.accumulators | new.sources:
-                if self.unfenced[name][warp]:
-                    why = f"register {name.partition('#')[0]} is used by other instructions with no wgmma.fence after them"
-                    raise self.m.layout.defect("async", why, i, warp * WARP)
+            registers = new.accumulators | new.sources
+            if self.unfenced[self.touched_by(registers), warp].any():
+                name = next(n for n in sorted(registers) if self.unfenced[self.touching[n], warp].any())
+                why = f"register {name.partition('#')[0]} is used by other instructions with no wgmma.fence after them"
+                raise self.m.layout.defect("async", why, i, warp * WARP)
             for old in self.under_way.get(warp, ()):
                 used = new.sources & old.accumulators | new.accumulators & old.sources
                 if old.accumulators != new.accumulators or old.shape != new.shape:
@@ -85,6 +94,13 @@ class Flights:
                 if used:
                     self.report(i, used, warp)
             self.under_way.setdefault(warp, []).append(new)
+            self.flying[warp] = True
+
+    def touched_by(self, registers: frozenset[str]) -> Array:
+        """Numbers of the instructions that touch these registers."""
+        if registers not in self.numbers:
+            self.numbers[registers] = np.array(sorted(set[int]().union(*(self.touching[n] for n in registers))))
+        return self.numbers[registers]
 
     def commit(self) -> None:
         self.committed[self.m.warps()] += 1
@@ -94,7 +110,12 @@ class Flights:
         shadow = self.m.shadow
         for warp in map(int, self.m.warps()):
             flights = self.under_way.get(warp, [])
-            self.under_way[warp] = [f for f in flights if f.group >= self.committed[warp] - kept]
+            left = [f for f in flights if f.group >= self.committed[warp] - kept]
+            if left:
+                self.under_way[warp] = left
+            else:
+                self.under_way.pop(warp, None)
+                self.flying[warp] = False
             if shadow is not None:
                 shadow.end_group(np.arange(warp * WARP, (warp + 1) * WARP), int(self.committed[warp]) - kept)
 

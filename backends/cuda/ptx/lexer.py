@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from attngen.backends.cuda.ptx.errors import PtxError
 from attngen.ir.diagnostics import Loc
@@ -24,8 +24,7 @@ PATTERN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """kind: string, float, integer, dotted (`.b32`), name, mark, or end; start and end: where in the text."""
 
     kind: str
@@ -39,14 +38,18 @@ def tokens(text: str, file: str) -> list[Token]:
     """All words of the text, without blanks and comments, and an `end` after them."""
     found: list[Token] = []
     line, at = 1, 0
-    while at < len(text):
-        match = PATTERN.match(text, at)
-        if match is None:
-            unread = text[at : at + 20].split("\n")[0]
-            raise PtxError(f"cannot read {unread!r}: no word of PTX starts so", Loc(file, line))
-        kind = match.lastgroup or ""
-        if kind not in ("space", "newline", "comment"):
-            found.append(Token(kind, match[0], line, match.start(), match.end()))
-        line += match[0].count("\n")
-        at = match.end()
+    for match in PATTERN.finditer(text):
+        start, end = match.span()
+        if start != at:
+            break
+        kind, at = match.lastgroup or "", end
+        if kind == "newline":
+            line += 1
+        elif kind == "comment":
+            line += match[0].count("\n")
+        elif kind != "space":
+            found.append(Token(kind, match[0], line, start, end))
+    if at < len(text):
+        unread = text[at : at + 20].split("\n")[0]
+        raise PtxError(f"cannot read {unread!r}: no word of PTX starts so", Loc(file, line))
     return [*found, Token("end", "the end of the text", line, at, at)]

@@ -265,6 +265,8 @@ class Parser:
 
 def with_labels(i: Instruction, scope: Scope) -> Instruction:
     """Symbols that are labels, by their unique names."""
+    if not any(isinstance(o, Symbol) for o in i.operands):
+        return i
 
     def resolve(o: Operand) -> Operand:
         match o:

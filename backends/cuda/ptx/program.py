@@ -96,7 +96,7 @@ class Inliner:
         for index in range(len(f.body) + 1):
             p.labels |= {names[n]: len(p.code) for n in ends.get(index, ())}
             if index < len(f.body):
-                i = renamed(f.body[index], names)
+                i = renamed(f.body[index], names) if stack else f.body[index]
                 if i.opcode == "call":
                     self.call(i, (*stack, f.name))
                 elif i.opcode == "ret" and stack:

@@ -1,0 +1,61 @@
+"""Random combinations of everything in the signature of attention, by tensor cores, against float64.
+
+Few kernels are compiled: what is combined comes from a short list of seeds; values, strides and masks vary under each.
+The full count: ATTNGEN_EXAMPLES=300 python -m pytest tests/cuda/test_tile_combinations.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attngen.table import KERNELS
+from tests.masks.plans import KINDS, Call, Plan, draw_plan, make_call
+from tests.masks.test_combinations import compare
+
+PLANS = int(os.environ.get("ATTNGEN_EXAMPLES", "12"))
+CALLS = 3
+TARGET = "cuda:sm_80,emulated"
+ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+LENGTHS = [(1, 1), (1, 80), (3, 70), (7, 63), (9, 64), (17, 17), (20, 65), (33, 15), (65, 79), (70, 33), (80, 80), (80, 16)]
+"""Around the sizes of fragments and of parts; tables of modifications end at 80."""
+WIDTHS = (5, 8, 20, 33, 40, 64, 72, 128)
+
+
+def plan_of(seed: int) -> Plan:
+    """One of 16-bit floats, with extents that matter here."""
+    rng = np.random.default_rng([seed, 3])
+    plan = draw_plan(seed)
+    d, d_v = (int(n) for n in rng.choice(WIDTHS, 2))
+    q_len, kv_len = LENGTHS[seed % len(LENGTHS)]
+    plan = replace(plan, dtype=("bfloat16", "float16")[seed % 2], d=d, d_v=d_v, q_len=q_len, kv_len=kv_len)
+    given = dict(plan.given)
+    for name in ("attn_mask", "bias"):
+        if name in given:
+            element, shape = given[name] if name == "attn_mask" else ("", given[name])
+            shape = tuple(1 if n == 1 else m for n, m in zip(shape, plan.scores[len(plan.scores) - len(shape) :], strict=True))
+            given[name] = (element, shape) if element else shape
+    return replace(plan, given=given)
+
+
+def rounded(call: Call, dtype: str) -> Call:
+    """Weights are rounded to 16 bits as well, before values are multiplied by them."""
+    value = np.abs(np.asarray(call.args[2], np.float64))
+    largest = float(np.max(value, initial=0, where=np.isfinite(value)))
+    out, lse = call.tolerance
+    return replace(call, tolerance=(out + ROUNDING[dtype] / 2 * largest, lse))
+
+
+@pytest.mark.parametrize("seed", range(PLANS))
+def test_combinations(seed: int) -> None:
+    plan, rng = plan_of(seed), np.random.default_rng(seed)
+    for _ in range(CALLS):
+        kinds = [int(n) for n in rng.integers(0, KINDS, 5)]
+        density, size = float(rng.choice([0.0, 0.3, 0.9, 1.0])), float(rng.choice([0.1, 1.0, 30.0]))
+        call = make_call(plan, int(rng.integers(1 << 30)), kinds, density, size, bool(rng.integers(2)))
+        compare(plan, rounded(call, plan.dtype), TARGET)

@@ -1,0 +1,61 @@
+"""Programs that nobody named, by tensor cores where they fit and else element by element, in 16-bit floats against float64."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import attngen as ag
+from tests.derivation.programs import CASES, SHAPES, inputs
+
+TARGET = "cuda:sm_80,emulated"
+DTYPES = {"bfloat16": (ml_dtypes.bfloat16, 2.0**-8), "float16": (np.float16, 2.0**-11)}
+DECLINED = {
+    "two_moments": "0 columns",
+    "talking_heads": "a loop runs inside of another",
+    "log_weighted": "0 columns",
+    "probabilities": "no products",
+    "variance": "no products",
+}
+"""Why tensor cores do not work on a program."""
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, [*DTYPES][k % 2]) for k, name in enumerate(CASES)])
+def test_program(name: str, dtype: str) -> None:
+    case, (element, rounding) = CASES[name], DTYPES[dtype]
+    arrays = cast(dict[str, Any], {n: x.astype(element) for n, x in inputs(name, seed=7).items()})
+    shapes: dict[str, Any] = {n: SHAPES[n] for n in case.inputs}
+    kernel = ag.compile(case.program, **shapes, dtype=dtype, target=TARGET)
+    declined = [r.message for r in kernel.remarks if r.origin == "distribute" and r.message.startswith("declined")]
+    assert bool(declined) == (name in DECLINED) and all(DECLINED[name] in message or "no products" in message for message in declined)
+    found = kernel(**arrays)
+    for got, want in zip(found if isinstance(found, tuple) else (found,), case.oracle(arrays), strict=True):
+        # Operands of products and results are rounded.
+        largest = float(np.max(np.abs(want), initial=0, where=np.isfinite(want)))
+        np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=rounding, atol=rounding * largest + 1e-5)
+
+
+@ag.program(q="i d", k="j d", v="j e", out="i e")
+def cubed(q: ag.Tensor, k: ag.Tensor, v: ag.Tensor) -> Any:
+    s: Any = ag.contract(q, k, over="d")
+    return ag.contract(s * s * s, v, over="j")
+
+
+def test_an_operand_that_half_precision_cannot_hold_is_scaled() -> None:
+    """Scores to the third power reach 1e12 and 1e-20; each row is multiplied by a power of two of its own."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal(shape) for shape in ((24, 32), (40, 32), (40, 8)))
+    q *= np.geomspace(1e-4, 1e3, 24)[:, None]
+    arrays = [x.astype(np.float16) for x in (q, k, v * 1e-2)]
+    kernel = ag.compile(cubed, q=q.shape, k=k.shape, v=v.shape, dtype="float16", target=TARGET)
+    assert any("scaled, each by a power of two" in r.message for r in kernel.remarks)
+    q, k, v = (x.astype(np.float64) for x in arrays)
+    want = (q @ k.T) ** 3 @ v
+    got = np.asarray(kernel(*arrays), np.float64)
+    held = np.abs(want).max(1) < 6e4
+    size = (np.abs(q @ k.T) ** 3 @ np.abs(v)).max(1, keepdims=True)
+    assert held.sum() > 12
+    assert np.all(np.abs(got - want)[held] <= (2.0**-10 * size + 2.0**-11 * np.abs(want) + 2.0**-25)[held])
