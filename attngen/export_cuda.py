@@ -68,9 +68,7 @@ def requires(program: Program, inputs: tuple[str, ...]) -> dict[str, str]:
     if not maps:
         return {}
     arrays = ", ".join(f"{inputs[n] if n < len(inputs) else f'array {n}'} along {axis}" for n, axis in sorted(maps.items()))
-    said = (
-        f"arrays without gaps along one axis ({arrays}), whose address, bytes there and other strides are multiples of 16, "
-    )
+    said = f"arrays without gaps along one axis ({arrays}), whose address, bytes there and other strides are multiples of 16, "
     return {"requires": said + "strides above 0; for others, make a file for a target without tensor maps, such as cuda:sm_90"}
 
 

@@ -28,8 +28,8 @@ def program(func: Func, target: Target) -> Program:
     arrays, temporaries = number_arrays(func)
     nests = [op for op in func.body.ops if isinstance(op, Parallel)]
     entries: list[Entry] = []
-    for k, nest in enumerate(nests):
-        name = identifier(func.name if len(nests) == 1 else f"{func.name}_{k}", "kernel", (*RESERVED, *TAKEN, WARP_SIZE))
+    for n, nest in enumerate(nests):
+        name = identifier(func.name if len(nests) == 1 else f"{func.name}_{n}", "kernel", (*RESERVED, *TAKEN, WARP_SIZE))
         entries.append(
             grid_entry(func, nest, target, arrays, name) if isinstance(nest, Grid) else write(func, nest, target, arrays, name)
         )
@@ -53,7 +53,7 @@ def by_warps(func: Func) -> Func:
 
 
 def grid_entry(func: Func, grid: Grid, target: Target, arrays: Mapping[Value, int], name: str) -> Entry:
-    outs = zip(grid.body.args[len(grid.axes) :], (arrays[v] for v in grid.results), strict=True)
+    outs = zip(grid.body.args[len(grid.axes) :], (arrays[made] for made in grid.results), strict=True)
     numbers = {**arrays, **dict(outs)}
     words = dict[int, str]()
     for number in dict.fromkeys((*range(len(func.params)), *numbers.values())):

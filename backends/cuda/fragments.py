@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from attngen.backends.cuda.blocks import operand
 from attngen.backends.cuda.distribute import Roles, Sides
-from attngen.backends.cuda.ops import Again, Finite, Fragments, Grid, Mma, Pad, Stage
+from attngen.backends.cuda.ops import Finite, Fragments, Grid, Mma, Pad, Stage
 from attngen.backends.cuda.padding import over_grids
 from attngen.ir.build import cast, select
 from attngen.ir.core import Block, Op, Value, argument, at, constant_value
@@ -16,7 +16,7 @@ from attngen.ir.diagnostics import remark
 from attngen.ir.elementwise import Add, Mul, Select, Sub
 from attngen.ir.func import Func
 from attngen.ir.loop import For, If, Load
-from attngen.ir.nd import Constant, Contract
+from attngen.ir.nd import Contract
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import postorder
 from attngen.ir.types import RangeType, TensorType, bound
@@ -143,27 +143,21 @@ class Choice:
         self.env[result].hint = result.hint
 
     def again(self, mask: Value) -> tuple[list[Op], Value]:
-        """The ops that compute a mask once more, from what varies along rows or along columns alone."""
+        """The ops that compute a mask once more, from scalars of the block."""
         found: list[Op] = []
         env: dict[Value, Value] = {}
 
-        def both(v: Value) -> bool:
-            return isinstance(v.type, TensorType) and bool(self.roles.columns(v.tensor)) and bool({*v.names} & {*self.roles.rows})
+        def one(op: Op) -> bool:
+            return bool(op.regions) or all(isinstance(v.type, TensorType) and self.is_scalar(v) for v in op.results)
 
-        def leaf(v: Value) -> Value:
-            if v not in env:
-                if isinstance(v.type, TensorType) and not isinstance(v.op, Load | Constant | None):
-                    found.append(Again(value=v))
-                    env[v] = found[-1].results[0]
-                else:
-                    env[v] = v
-            return env[v]
-
-        for op in postorder((mask,), stop=lambda op: not any(map(both, op.results)) or bool(op.regions), regions=False):
-            new = dataclasses.replace(op.rebuild(leaf, lambda b: b))
+        for op in postorder((mask,), stop=one, regions=False):
+            new = dataclasses.replace(op.rebuild(lambda v: env.get(v, v), lambda b: b))
             found.append(new)
             env.update(zip(op.results, new.results, strict=True))
-        return found, leaf(mask) if mask not in env else env[mask]
+        return found, env.get(mask, mask)
+
+    def is_scalar(self, v: Value) -> bool:
+        return not self.roles.columns(v.tensor) and not {*v.names} & {*self.roles.rows}
 
     def put(self, value: Value, ops: list[Op]) -> Value:
         """Append what a new value needs. What other ops read has been appended before."""

@@ -165,20 +165,6 @@ class Finite(Op, name="cuda.finite"):
         return np.asarray(bool(np.isfinite(args[0]).all()))
 
 
-class Again(Op, name="cuda.again"):
-    """`%y = cuda.again %x : tensor<i=64, index>`: the value. What is computed from it is computed anew, not kept from before."""
-
-    level = "loop"
-
-    value: Value
-
-    def infer(self) -> tuple[Type, ...]:
-        return (self.value.type,)
-
-    def evaluate(self, args: Arrays, env: Env) -> Any:
-        return args[0]
-
-
 class Grid(Parallel, name="cuda.grid"):
     """A `loop.parallel` whose parts are blocks of threads. The axes `rows` of its tiles together are the rows of fragments:
     16 of them belong to each of `warps` warps. engine: what multiplies, mma or wgmma."""

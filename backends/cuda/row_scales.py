@@ -49,7 +49,10 @@ def scale_rows(func: Func) -> Func:
 
 def scaled(sides: Sides) -> Value:
     op, left = sides.op, sides.left
-    remark(f"the rows of an operand of the sum over {sides.inner} are scaled, each by a power of two: f16 might not hold it", op.loc)
+    remark(
+        f"the rows of an operand of the sum over {sides.inner} are scaled, each by a power of two: f16 might not hold it",
+        op.loc,
+    )
     if op.where is not None:
         left = select(op.where, left, 0.0)
     top = maximum(reduce("max", unary(Abs, left), (sides.inner,)), F32.tiny)

@@ -9,7 +9,7 @@ from attngen.backends.cuda.scalar_steps import Copy, Partial, Put, Slot, Space, 
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.loop import Bound, For, If, Load, Parallel, Store
-from attngen.ir.nd import Constant, Expand, Gather, Index
+from attngen.ir.nd import Constant, Contract, Expand, Gather, Index, Reduce
 from attngen.ir.types import Axis, Extent, TensorType
 
 
@@ -25,6 +25,10 @@ class Reads:
         self.orders: dict[Space, tuple[Axis, ...]] = {}
         self.cut = {*nest.axes, *(op.axis for op in walk(nest.body) if isinstance(op, For))}
         self.known: dict[Value, frozenset[Op]] = {}
+        self.users: dict[Value, list[Op]] = {}
+        for op in walk(nest.body):
+            for value in op.operands:
+                self.users.setdefault(value, []).append(op)
 
     def resolve(self, value: Value) -> Value:
         while value in self.aliases:
@@ -57,7 +61,20 @@ class Reads:
             return True
         if isinstance(op, ew.Cast) and self.virtual(self.resolve(op.value)):
             return True
-        return 0 < len(self.quick(value)) <= MOST_QUICK
+        return 0 < len(self.quick(value)) <= MOST_QUICK or self.follows(value)
+
+    def follows(self, value: Value) -> bool:
+        """Whether a value is one quick step from a tile that is stored anyway, since a reduction reads it. Then it is not.
+        (Contractions read their operands too often for that.)"""
+        op = value.op
+        if not isinstance(op, QUICK):
+            return False
+        tiles = {x for x in map(self.resolve, op.operands) if isinstance(x.type, TensorType) and self.axes(x)}
+        if len(tiles) != 1 or any(isinstance(user, Contract) for user in self.users.get(value, ())):
+            return False
+        (tile,) = tiles
+        read = any(isinstance(user, Reduce | Contract) for user in self.users.get(tile, ()))
+        return read and self.space(tile) == self.space(value) and not self.virtual(tile) and tile not in self.arrays
 
     def quick(self, value: Value) -> frozenset[Op]:
         """All ops that make a value of coordinates, constants and variables; none if it takes more than that."""

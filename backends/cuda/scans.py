@@ -26,7 +26,10 @@ def drop_scans(func: Func) -> Func:
     scans = dict.fromkeys(load for grid in func.body.ops if isinstance(grid, Grid) for load in long_scans(grid))
     for load in scans:
         names = ", ".join(load.result.names)
-        remark(f"{load.source.hint or 'a table'} is applied in every part along {names}: to look through it costs as much", load.loc)
+        remark(
+            f"{load.source.hint or 'a table'} is applied in every part along {names}: to look through it costs as much",
+            load.loc,
+        )
     if not scans:
         return func
 

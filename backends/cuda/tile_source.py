@@ -14,7 +14,7 @@ from attngen.backends import Unsupported
 from attngen.backends.cuda.calls import Calls
 from attngen.backends.cuda.distribute import Roles
 from attngen.backends.cuda.index_width import Widths
-from attngen.backends.cuda.ops import Again, Cut, Finite, Fragments, Grid, Inside, Mma, Pad, Stage
+from attngen.backends.cuda.ops import Cut, Finite, Fragments, Grid, Inside, Mma, Pad, Stage
 from attngen.backends.cuda.parameters import Parameters
 from attngen.backends.cuda.pipelining import row_bytes, stage_bytes, stage_rows
 from attngen.backends.cuda.program import Address, Entry, Map, Part
@@ -77,6 +77,8 @@ class TileWriter:
         """Whether copies of this block's own tiles have begun and nobody has waited for them."""
         self.depth = 1
         self.rows = tuple(self.roles.cut[n] for n in self.roles.rows)
+        self.place = "row", "column"
+        """Variables of this thread's first row and first column."""
 
     # ---- names and lines
 
@@ -268,10 +270,6 @@ class TileWriter:
                 r = self.ranges[op.range]
                 text = f"i32({r.first})" if op.end == "first" else f"i32(i32({r.first} + {r.count}) - 1)"
                 self.define(op.result, text if self.carrier(op.result) == "i32" else f"i64({text})")
-            case Again():
-                operand = self.operand(op.value)
-                self.define(op.result, f"{self.call('again', 'again', self.kind(op.value))}({operand})")
-                self.kinds[op.result] = self.kind(op.value)
             case Expand():
                 self.spread(op.value, op.result)
             case Reduce():
@@ -370,7 +368,7 @@ class TileWriter:
         step, count = self.column_arguments(value, number, load.ranges, load.source.tensor.extents)
         rows = self.row_arguments(value, number, load.ranges)
         name = self.call(f"load_{tile.layout}_{element}", "load_tile", element, tile, self.rows)
-        self.define(value, f"{name}({', '.join((address, 'row', 'column', step, count, *rows))})")
+        self.define(value, f"{name}({', '.join((address, *self.place, step, count, *rows))})")
 
     def coordinates(self, value: Value, index: Index) -> None:
         tile = self.tile(value)
@@ -381,12 +379,12 @@ class TileWriter:
             return
         number = self.roles.rows.index(axis) if axis in self.roles.rows else 0
         name = self.call(f"coordinates_{axis}", "coordinates", tile, self.rows, number)
-        self.define(value, f"{name}(i64({first}), row, column)")
+        self.define(value, f"{name}(i64({first}), {', '.join(self.place)})")
 
     def inside(self, op: Inside) -> None:
         count = op.length if op.range is None else self.ranges[op.range].count
         name = self.call("inside", "inside", self.tile(op.result))
-        self.define(op.result, f"{name}(i32({count}), column)")
+        self.define(op.result, f"{name}(i32({count}), {self.place[1]})")
 
     def store(self, op: Store) -> None:
         number = self.numbers[op.target]
@@ -425,7 +423,7 @@ class TileWriter:
         tile = self.tile(op.result)
         given = (str(load.source.element), tile, kinds, self.rows if shared_rows else (), along)
         name = self.call("look_up", "look_up", *given)
-        self.define(op.result, f"{name}({', '.join((address, *at, *strides, *lengths, 'row', 'column', step, count, *rows))})")
+        self.define(op.result, f"{name}({', '.join((address, *at, *strides, *lengths, *self.place, step, count, *rows))})")
 
     def reduce(self, op: Reduce) -> None:
         if isinstance(op.value.op, Load) and set(op.over) == set(op.value.names):
@@ -510,7 +508,7 @@ class TileWriter:
             given = (kind, self.kind(op.where), result, *self.rows_of(stage), trans, k)
             name = self.call("masked_products", "masked_step", *given)
             self.put(f"for {x} in range(16):")
-            self.put(f"    {total} = {name}({left}, {mask}, {buffer}, column, i32({x}), {total})")
+            self.put(f"    {total} = {name}({left}, {mask}, {buffer}, {self.place[1]}, i32({x}), {total})")
         self.variables[op.result], self.kinds[op.result] = total, result
 
     def multiply(self, op: Mma, left: str, sums: list[str]) -> None:
@@ -709,6 +707,13 @@ class TileWriter:
             return source
         return f"{self.call(f'spread_{want.layout}', 'spread', kind, want)}({source})"
 
+    def anew(self, name: str) -> str:
+        """A number of which the compiler does not know that it is the same: what is computed from it in a branch that is rarely
+        taken is computed there, and fills no registers before."""
+        again = self.fresh(name)
+        self.put(f"{again} = {self.call('again', 'again', Tile('one', 'i32'))}({name})")
+        return again
+
     def choice(self, op: If) -> None:
         condition = self.operand(op.condition)
         self.settle()
@@ -727,7 +732,10 @@ class TileWriter:
                 else:
                     self.variables[arg], self.kinds[arg] = self.operand(value), self.kind(value)
             self.pending = pending
+            if isinstance(op.condition.op, Finite) and block is op.otherwise:
+                self.place = self.anew("row"), self.anew("column")
             self.block(block)
+            self.place = "row", "column"
             for r, name, y in zip(op.results, names, block.yields, strict=True):
                 self.put(f"{name} = {self.conform(r, y)}")
             if len(self.lines) == saved:

@@ -59,9 +59,11 @@ def compiled(program: Program) -> tuple[str, ...]:
     return texts
 
 
-def check(func: Func, inputs: Sequence[Any], tolerance: float = 1e-5, program: Program | None = None) -> None:
+def check(
+    func: Func, inputs: Sequence[Any], tolerance: float = 1e-5, program: Program | None = None, ptx: Sequence[str] = ()
+) -> None:
     """Against the interpreter of the IR: NaN and infinities at the same places."""
     with np.errstate(all="ignore"):
         wanted = run(func, *inputs)
-        for got, want in zip(execute(program or made(func), inputs), wanted, strict=True):
+        for got, want in zip(execute(program or made(func), inputs, ptx), wanted, strict=True):
             np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=tolerance, atol=tolerance)

@@ -30,7 +30,9 @@ def test_program(name: str, dtype: str) -> None:
     shapes: dict[str, Any] = {n: SHAPES[n] for n in case.inputs}
     kernel = ag.compile(case.program, **shapes, dtype=dtype, target=TARGET)
     declined = [r.message for r in kernel.remarks if r.origin == "distribute" and r.message.startswith("declined")]
-    assert bool(declined) == (name in DECLINED) and all(DECLINED[name] in message or "no products" in message for message in declined)
+    assert bool(declined) == (name in DECLINED) and all(
+        DECLINED[name] in message or "no products" in message for message in declined
+    )
     found = kernel(**arrays)
     for got, want in zip(found if isinstance(found, tuple) else (found,), case.oracle(arrays), strict=True):
         # Operands of products and results are rounded.

@@ -6,7 +6,7 @@ import copy
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,3 +147,17 @@ def test_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found != kept.fingerprint("sm_80,emulated") != kept.fingerprint("sm_90")
     monkeypatch.setenv("NUMBA_OPT", "0")
     assert kept.fingerprint("sm_80") != found
+
+
+def test_an_assembler_that_pip_did_not_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has no version that could be asked for without running it: another file is another one."""
+    program = tmp_path / "ptxas"
+    monkeypatch.setattr(kept, "versions", lambda: {kept.ASSEMBLER: "none"})
+    monkeypatch.setattr("attngen.backends.cuda.tools.places", lambda name: [str(program)])
+    found: list[Mapping[str, str]] = []
+    for content in ("one", "another"):
+        program.write_text(content)
+        kept.assemblers.cache_clear()
+        found.append(kept.assemblers())
+    kept.assemblers.cache_clear()
+    assert [*found[0]] == [*found[1]] == [str(program)] and found[0] != found[1]

@@ -201,17 +201,8 @@ def spread(name: str, operand: Tile, result: Tile) -> Any:
 
 
 def again(name: str, tile: Tile) -> Any:
-    """(tile) -> the same registers, of which the compiler does not know that they are the same."""
-
-    def body(e: Emitter, value: Any) -> Any:
-        words = [value] if tile.layout == "one" else e.words(value, tile.registers)
-        words = [e.b.zext(x, I32) if x.type.width == 1 else x for x in words] if words[0].type != F32 else words
-        moved = [e.asm(f"mov.b{64 if x.type == I64 else 32} $0, $1;", [x.type], [x], effect=True) for x in words]
-        if tile.layout == "one":
-            return e.b.icmp_unsigned("!=", moved[0], e.i32(0)) if tile.element == "i1" else moved[0]
-        return e.tuple(moved)
-
-    return intrinsic(name, tile, [tile], body)
+    """(number) -> the same, of which the compiler does not know that it is the same."""
+    return intrinsic(name, tile, [tile], lambda e, x: e.asm("mov.b32 $0, $1;", [x.type], [x], effect=True))
 
 
 def constant(name: str, value: float, result: Tile) -> Any:

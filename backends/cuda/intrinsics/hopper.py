@@ -37,9 +37,7 @@ def barrier_arrive(name: str) -> Any:
     """(address, lane) One arrival of the warp, once all its lanes are there."""
 
     def body(e: Emitter, address: Any, lane: Any) -> None:
-        text = (
-            "{ .reg .pred p; bar.warp.sync 0xffffffff; setp.eq.u32 p, $1, 0; @p mbarrier.arrive.shared::cta.b64 _, [$0]; }"
-        )
+        text = "{ .reg .pred p; bar.warp.sync 0xffffffff; setp.eq.u32 p, $1, 0; @p mbarrier.arrive.shared::cta.b64 _, [$0]; }"
         e.asm(text, [], [address, lane], effect=True)
 
     return intrinsic(name, "none", ["i32", "i32"], body)
@@ -93,7 +91,9 @@ def warpgroup_product(
 
     def body(e: Emitter, a: Any, b: Any, *added: Any) -> Any:
         words = [a] if left is None else e.words(a, left.registers)
-        lines = ["{ .reg .b64 da, db; .reg .pred no, yes; setp.ne.b32 no, 0, 0; setp.eq.b32 yes, 0, 0; wgmma.fence.sync.aligned;"]
+        lines = [
+            "{ .reg .b64 da, db; .reg .pred no, yes; setp.ne.b32 no, 0, 0; setp.eq.b32 yes, 0, 0; wgmma.fence.sync.aligned;"
+        ]
         for k, right in enumerate(rights):
             lines.append(f"add.s64 db, ${first + (left is None)}, {right};")
             if left is None:
@@ -141,4 +141,3 @@ def finite_words(name: str, element: Carrier, bytes: int) -> Any:
         return all_finite(e, element, -(-bytes // 512), lambda n: e.b.add(start, e.b.shl(n, e.i32(9))))
 
     return intrinsic(name, Tile("one", "i1"), ["i32", "i32"], body)
-

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from attngen.backends.cuda.ptx.decode import Decoder, Effect, Taken, control, instruction
+from attngen.backends.cuda.ptx.layout import WARP
 from attngen.backends.cuda.ptx.machine import Machine
 from attngen.backends.cuda.ptx.shadow import joined
 from attngen.backends.cuda.ptx.syntax import Instruction
 from attngen.backends.cuda.ptx.types import PRED, TYPES, U32, Array
-from attngen.backends.cuda.ptx.warp import members
+from attngen.backends.cuda.ptx.warp import bits_of
 
 Finish = Callable[[Array], None]
 """What remains to be done for lanes (a mask) that a barrier lets go."""
@@ -91,14 +92,7 @@ def bar(d: Decoder) -> Taken:
     m = d.machine
     if d.modifiers.flag("warp"):
         d.modifiers.flag("sync")
-        check = members(d, 0)
-
-        def warp_sync(lanes: Array) -> None:
-            check()
-            if m.shadow is not None:
-                m.shadow.warp_sync(np.flatnonzero(lanes))
-
-        return warp_sync
+        return of_warp(d)
     if "cluster" in d.modifiers.left:
         return cluster(d)
     aligned = d.modifiers.flag("aligned") or d.i.opcode == "bar"
@@ -124,6 +118,37 @@ def bar(d: Decoder) -> Taken:
             m.converged(d.i)
             m.activate(before)
         m.barriers.arrive(d, lanes, number, expected, what != "arrive", finish)
+
+    return taken
+
+
+def of_warp(d: Decoder) -> Taken:
+    """`bar.warp.sync mask`: lanes wait until all that the mask names are here."""
+    m, mask = d.machine, d.read(0, U32)
+
+    def taken(lanes: Array) -> None:
+        named = bits_of(mask).reshape(-1, WARP, WARP)
+        absent = m.done.reshape(-1, WARP)
+        wrong = lanes.reshape(-1, WARP) & ((named & absent[:, None]).any(axis=2) | ~np.diagonal(named, axis1=1, axis2=2))
+        if wrong.any():
+            lane = int(np.flatnonzero(wrong)[0])
+            why = f"the mask {int(mask[lane]):#x} names lanes that have left, or not the lane itself"
+            raise m.layout.defect("divergence", why, d.i, lane)
+        here = m.waiting_in_warp
+        here[lanes] = True
+        m.warp_masks[lanes] = mask[lanes]
+        m.block(lanes, d.index)
+        # A group is complete when each lane that it names waits with the same mask.
+        warps = np.flatnonzero(lanes.reshape(-1, WARP).any(axis=1))
+        masks = m.warp_masks.reshape(-1, WARP)[warps]
+        same = here.reshape(-1, WARP)[warps][:, None] & (masks[:, None] == masks[:, :, None])
+        complete = here.reshape(-1, WARP)[warps] & ~(bits_of(masks.reshape(-1)).reshape(-1, WARP, WARP) & ~same).any(axis=2)
+        go = np.zeros_like(lanes)
+        go.reshape(-1, WARP)[warps] = complete
+        here[go] = False
+        m.blocked[go] = False
+        if m.shadow is not None:
+            m.shadow.warp_sync(np.flatnonzero(go))
 
     return taken
 

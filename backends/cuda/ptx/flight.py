@@ -35,6 +35,8 @@ class Flights:
         self.m = machine
         self.under_way: dict[int, list[Flight]] = {}
         self.committed = np.zeros(machine.layout.lanes // WARP, np.int64)
+        # For each warpgroup: numbers of groups, and how far its warps had come when they issued a product of it.
+        self.issued: dict[int, list[tuple[int, Array]]] = {}
         operands = [o for i in machine.program.code if i.name.startswith("wgmma.mma_async") for o in i.operands[:2]]
         self.watched = names(operands)
         # Which instructions have touched registers since the last wgmma.fence, per warp. Number 0 stands for what came before the
@@ -80,6 +82,11 @@ class Flights:
 
     def issue(self, i: Instruction, warps: Array, flight: Callable[[int], Flight]) -> None:
         """A `wgmma` of these warps. Accumulators of an earlier one of the same shape may be used again without a wait."""
+        if self.m.shadow is not None:
+            lanes = np.arange(int(warps[0]) * WARP, (int(warps[-1]) + 1) * WARP)
+            number = int(self.committed[warps[0]])
+            held = self.issued.setdefault(int(warps[0]) // 4, [])
+            held[:] = [x for x in held if x[0] != number][-8:] + [(number, self.m.shadow.passed(lanes))]
         for warp in map(int, warps):
             new = flight(int(self.committed[warp]))
             registers = new.accumulators | new.sources
@@ -117,7 +124,11 @@ class Flights:
                 self.under_way.pop(warp, None)
                 self.flying[warp] = False
             if shadow is not None:
-                shadow.end_group(np.arange(warp * WARP, (warp + 1) * WARP), int(self.committed[warp]) - kept)
+                lanes, done = np.arange(warp * WARP, (warp + 1) * WARP), int(self.committed[warp]) - kept
+                shadow.end_group(lanes, done)
+                for number, row in self.issued.get(warp // 4, ()):
+                    if number < done:
+                        shadow.pass_on(lanes, row)
 
 
 def names(operands: Iterable[Operand]) -> frozenset[str]:

@@ -58,6 +58,9 @@ class Machine:
         self.blocked = np.zeros(n, bool)
         self.waits = np.zeros(n, np.int64)
         self.carry = np.zeros(n, bool)
+        # Lanes that wait in `bar.warp.sync`, and the mask that each gave.
+        self.waiting_in_warp = np.zeros(n, bool)
+        self.warp_masks = np.zeros(n, np.uint32)
         self.active, self.where, self.lanes = self.done, np.True_, self.everyone
         self.executed = 0
         self.barriers: Barriers

@@ -8,12 +8,13 @@ around it is found out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from attngen.backends.cuda.ptx.layout import WARP
 from attngen.backends.cuda.ptx.machine import Machine
-from attngen.backends.cuda.ptx.shadow import joined
+from attngen.backends.cuda.ptx.shadow import PASSED, joined
 from attngen.backends.cuda.ptx.syntax import Instruction
 from attngen.backends.cuda.ptx.types import Array
 
@@ -28,7 +29,8 @@ class Mbarrier:
     """count: arrivals of a phase; pending: those still to come; bytes: of copies still to come; phase: phases completed.
 
     released: what arrivals of this phase knew; known: what a thread knows that has seen the last phase end. before: phases
-    of earlier objects at this address, so that clocks never go back.
+    of earlier objects at this address, so that clocks never go back. waits: for each warp that waited by parity, its last wait:
+    for which phase, when, and where.
     """
 
     count: int
@@ -38,10 +40,19 @@ class Mbarrier:
     released: Array | None = None
     known: Array | None = None
     before: int = 0
+    waits: dict[int, Wait] = field(default_factory=dict[int, "Wait"])
 
     @property
     def clock(self) -> int:
         return self.before + self.phase
+
+
+@dataclass(frozen=True)
+class Wait:
+    phase: int
+    time: int
+    i: Instruction
+    lane: int
 
 
 @dataclass(frozen=True)
@@ -150,11 +161,15 @@ class Mbarriers:
         m = self.m
         if m.shadow is not None:
             column = m.shadow.column(*key)
-            row = np.zeros((2, column + 1), np.int32)
+            row = np.zeros((3, column + 1), np.int32)
             row[:, column] = b.clock
             for more in (b.known, b.released):
                 row = row if more is None else joined(row, more)
             b.known, b.released = row, None
+            for warp, wait in b.waits.items():
+                if wait.phase == b.phase - 2 and row[PASSED, m.shadow.own[warp]] < wait.time:
+                    why = "the phase after the one waited for can end before this thread has looked, which then waits for another"
+                    raise m.layout.defect("mbarrier", why, wait.i, wait.lane, key[1])
         for lane in [lane for lane, asked in self.asked.items() if asked == key]:
             m.blocked[lane] = False
             del self.asked[lane]
@@ -170,6 +185,10 @@ class Mbarriers:
             passed[group] = ok
             if ok.any() and m.shadow is not None and b.known is not None:
                 m.shadow.acquire(group[ok], b.known)
+            if parity and m.shadow is not None:
+                warps, first = np.unique(group[ok] // WARP, return_index=True)
+                for warp, lane in zip(map(int, warps), group[ok][first], strict=True):
+                    b.waits[warp] = Wait(b.phase - 1, int(m.shadow.time[warp]), i, int(lane))
         return passed
 
     def progress(self, asked: set[Key] | None = None) -> bool:

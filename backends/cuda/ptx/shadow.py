@@ -6,8 +6,8 @@ warps, every mbarrier has a clock of its own, that of the asynchronous copies wh
 that of its groups of wgmma. Barriers (of the block and of a warp) and mbarriers carry clocks from lanes to lanes; other ways of
 synchronising through shared memory are not understood.
 
-Two rows are kept for each lane: what it has seen, and what of that a proxy fence has made visible to the async proxy
-(PTX ISA, "Memory Consistency Model", "Proxies").
+Three rows are kept for each lane: what it has seen, what of that a proxy fence has made visible to the async proxy (PTX ISA,
+"Memory Consistency Model", "Proxies"), and how far warps are known to have come, which waiting for a group of wgmma tells too.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from attngen.backends.cuda.ptx.layout import WARP, Layout
 from attngen.backends.cuda.ptx.syntax import Instruction
 from attngen.backends.cuda.ptx.types import Array
 
-ORDINARY, ASYNC = 0, 1
-"""Index of `seen`: ordinary accesses, accesses by the async proxy."""
+ORDINARY, ASYNC, PASSED = 0, 1, 2
+"""Index of `seen`: ordinary accesses, accesses by the async proxy, instructions."""
 OPEN = 1 << 30
 """Clock of a read that goes on until a wait; nobody has seen it."""
 NOBODY = -1
@@ -52,6 +52,8 @@ class Shadow:
         self.write_line = np.zeros(pieces, np.int32)
         self.readers = np.zeros((pieces, self.width), np.int32)
         self.read_line = np.zeros(pieces, np.int32)
+        # The lane that waited for the bulk copy which read this last, and NOBODY if none did since it was written.
+        self.waiting_lane = np.full(pieces, NOBODY, np.int32)
         warps = layout.warps * len(layout.blocks)
         self.own = np.arange(warps) % layout.warps
         self.time = np.ones(warps, np.int32)
@@ -59,7 +61,7 @@ class Shadow:
         self.fresh = np.zeros(layout.lanes, bool)
         self.fenced = np.zeros(layout.lanes, np.int32)
         self.missing = ~layout.exists()
-        self.seen = np.zeros((2, layout.lanes, self.width), np.int32)
+        self.seen = np.zeros((3, layout.lanes, self.width), np.int32)
         self.columns: dict[tuple[int, int], int] = {}
 
     def column(self, block: int, address: int) -> int:
@@ -113,6 +115,17 @@ class Shadow:
         """The column of the clock of a warp's warpgroup, which counts the groups of wgmma that are complete."""
         return self.warps + int(self.own[warp]) // 4
 
+    def passed(self, lanes: Array) -> Array:
+        """How far warps have come, at least, when these lanes are where they are."""
+        row = self.seen[PASSED, lanes].max(axis=0)
+        warps = np.unique(lanes // WARP)
+        row[self.own[warps]] = self.time[warps]
+        return row
+
+    def pass_on(self, lanes: Array, row: Array) -> None:
+        n = row.size
+        self.seen[PASSED, lanes, :n] = np.maximum(self.seen[PASSED, lanes, :n], row)
+
     def end_group(self, lanes: Array, number: int) -> None:
         """Lanes of one warp have waited for so many groups of its warpgroup; they are complete for all of its warps."""
         column = self.group_column(int(lanes[0]) // WARP)
@@ -123,6 +136,7 @@ class Shadow:
         own = self.own[lane // WARP]
         self.readers[finished, own] = self.stamp(np.array([lane]))[0]
         self.readers[going_on, own] = OPEN
+        self.waiting_lane[finished] = lane
 
     def write(self, i: Instruction, at: Array, width: int, lanes: Array, strong: bool = False) -> Array | None:
         """Ordinary writes by lanes. Which of them meet another warp's write in the same instruction; None if none does."""
@@ -202,7 +216,7 @@ class Shadow:
 
     def set_written(self, i: Instruction, piece: Array, column: Array | int, clock: Array | int, lane: Array | int) -> None:
         self.writer[piece], self.written[piece], self.write_line[piece] = column, clock, i.loc.line
-        self.writing_lane[piece] = lane
+        self.writing_lane[piece], self.waiting_lane[piece] = lane, NOBODY
 
     def check_initialised(self, i: Instruction, piece: Array, lanes: Array) -> None:
         unwritten = self.written[piece] == 0
@@ -255,14 +269,17 @@ class Shadow:
             p, who = (piece, lane) if proxy == ASYNC else (piece[others], lane[others])
             self.check_written(i, p, who, who, "overwritten", proxy)
         seen = self.seen[ORDINARY, lane, : self.width]
-        seen[np.arange(lane.size), own] = OPEN - 1
+        waited = self.waiting_lane[piece]
+        ordered = np.flatnonzero((waited == NOBODY) | (waited == lane))
+        seen[ordered, own[ordered]] = OPEN - 1
         unseen = self.readers[piece] > seen
         bad = unseen.any(axis=1)
         if bad.any():
             worst = int(np.flatnonzero(bad)[0])
             first = piece[worst]
             going_on = bool(unseen[worst, self.warps :].any() or np.equal(self.readers[first], OPEN).any())
-            what = "an asynchronous instruction reads" if going_on else "another warp read"
+            same = not going_on and bool(unseen[worst, own[worst]])
+            what = "an asynchronous instruction reads" if going_on else f"another {'lane of the warp' if same else 'warp'} read"
             why = f"shared memory is overwritten that {what} at line {self.read_line[first]}"
             why += ", with no wait_group between" if going_on else ", with no barrier between"
             raise self.found("async" if going_on else "race", why, i, piece, np.asarray(bad), lanes)
@@ -273,11 +290,12 @@ class Shadow:
         return self.layout.defect(kind, why, i, lane, int(piece[j]) * self.granule % self.stride)
 
     def release(self, lanes: Array) -> Array:
-        """What these lanes have seen and done, both rows; what they do next is not part of it."""
+        """What these lanes have seen and done, all rows; what they do next is not part of it."""
         row = self.seen[:, lanes].max(axis=1)
         warps = np.unique(lanes // WARP)
         complete = warps[self.speaks_for(warps, lanes)]
         row[ORDINARY, self.own[complete]] = self.time[complete]
+        row[PASSED, self.own[warps]] = self.time[warps]
         self.time[warps] += 1
         return row
 
