@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from attngen.ir.core import Value
@@ -12,7 +12,7 @@ from attngen.ir.nd import Contract, looked_up
 from attngen.ir.passes.tile import tile
 from attngen.ir.passes.tile_sizes import all_extents, cut_axes, fit, role_of
 from attngen.ir.pipeline import register_pass
-from attngen.ir.types import bound
+from attngen.ir.types import ElementType, bound
 
 HALF_BYTES = 2
 
@@ -25,33 +25,32 @@ class Shape:
     reduced: int
 
 
-SCALAR = Shape(32, 32)
+SCALAR = Shape(32, 64)
 """Each element is one thread's work, and tiles lie in shared memory."""
 
 
-def by_warps(width: int) -> Shape:
-    """For products of warps (mma.sync). width: of the widest tile beside the scores. Accumulators of 16 rows per warp, scores
-    and operands stay in 255 registers; two buffers for operands in 163 KB of shared memory."""
+def by_warps(width: int, busy: bool) -> Shape:
+    """For products of warps (mma.sync). width: of the widest tile beside the scores; busy: whether more than products varies
+    along rows and the reduced axis. Accumulators of 16 rows per warp, scores and operands stay in 255 registers; two buffers
+    for operands in 163 KB of shared memory."""
     if width <= 128:
         return Shape(128, 64)
     return Shape(128, 32) if width <= 192 else Shape(64, 32)
 
 
-def by_few_warps(width: int) -> Shape:
+def by_few_warps(width: int, busy: bool) -> Shape:
     """The same in 99 KB of shared memory."""
     if width <= 96:
         return Shape(128, 64)
     return Shape(128, 32) if width <= 128 else Shape(64, 32)
 
 
-def by_warpgroups(width: int) -> Shape:
+def by_warpgroups(width: int, busy: bool) -> Shape:
     """For products of warpgroups (wgmma): two of them with 64 rows each, 227 KB of shared memory. Accumulators and two tiles of
     scores, one of them under way, stay in 240 registers."""
-    if width <= 48:
-        return Shape(128, 128)
-    if width <= 64:
-        return Shape(128, 112)
-    return Shape(128, 96) if width <= 128 else Shape(128, 64)
+    if width <= 128:
+        return Shape(128, 96 if busy and width > 64 else 128)
+    return Shape(128, 64)
 
 
 def operand(x: Value) -> Value:
@@ -69,14 +68,20 @@ def halves(func: Func) -> list[Contract]:
     ]
 
 
-def choose(func: Func, by: Callable[[int], Shape]) -> dict[str, int]:
+def is_busy(func: Func, cut: Collection[str]) -> bool:
+    """Whether a mask or an array varies along both rows and a reduced axis that is cut."""
+    conditions = [v for op in func.body.ops for v in op.results if v.element is ElementType.I1]
+    return any({"row", "reduced"} <= {role_of(func, n) for n in v.names if n in cut} for v in (*conditions, *func.args))
+
+
+def choose(func: Func, by: Callable[[int, bool], Shape]) -> dict[str, int]:
     """The length of a part for every axis that should be cut."""
     extents = all_extents(func)
     wanted = cut_axes(func, extents)
     products = halves(func)
     widths = [bound(extents[n]) for op in products for v in (op.lhs, op.rhs) for n in v.names if n not in wanted]
     width = max(widths, default=0)
-    shape = by(width) if products else SCALAR
+    shape = by(width, is_busy(func, wanted)) if products else SCALAR
     steps: dict[str, int] = {}
     rows = shape.rows
     for name in reversed([n for n in extents if n in wanted]):

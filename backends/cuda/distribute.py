@@ -12,7 +12,7 @@ from attngen.backends.cuda.ops import Grid
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.diagnostics import remark
 from attngen.ir.func import Func
-from attngen.ir.loop import For, If, Load, Parallel
+from attngen.ir.loop import For, Load, Parallel
 from attngen.ir.nd import Contract, Gather, Reduce
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import rewrite

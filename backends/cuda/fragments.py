@@ -75,7 +75,7 @@ class Choice:
                         self.product(op, None, op.result, ops)
                 elif op in skipped:
                     product = skipped[op]
-                    other = op.lhs if op.rhs is product else op.rhs  # pyright: ignore[reportAttributeAccessIssue]
+                    (other,) = (v for v in op.operands if v is not product)
                     assert isinstance(product.op, Contract)
                     self.product(product.op, self.get(other), op.results[0], ops)
                 else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,19 +27,20 @@ def pad_tiles(func: Func) -> Func:
 
     before: %t = tile.load %k, %j : tensor<j=?<=64, d=40, bf16>;  %m = nd.reduce %s kind max over [j]
     after:  %p = cuda.pad %t to [j=64, d=48]
-            %f = loop.if (%j is a whole part) { %s } { nd.select (cuda.inside %j), %s, -inf };  %m = nd.reduce %f kind max over [j]
+            %f = loop.if (%j is a whole part) { %s } { nd.select (cuda.inside %j), %s, -inf }
+            %m = nd.reduce %f kind max over [j]
 
     Padded elements are never stored, and count in no reduction: there stands its identity in their place.
     """
     return over_grids(func, lambda grid, env: Padding(grid).rebuild(env))
 
 
-def over_grids(func: Func, change: object) -> Func:
+def over_grids(func: Func, change: Callable[[Grid, dict[Value, Value]], Op]) -> Func:
     """The function with each grid changed: `change(grid, env)` on what its operands have become."""
     env: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in func.body.ops:
-        new = change(op, env) if isinstance(op, Grid) else op.rebuild(lambda v: env.get(v, v), lambda b: outer(b, env))  # pyright: ignore
+        new = change(op, env) if isinstance(op, Grid) else op.rebuild(lambda v: env.get(v, v), lambda b: outer(b, env))
         env.update(zip(op.results, new.results, strict=True))
         ops.append(new)
     return func.with_body(Block(func.args, tuple(ops), tuple(env.get(v, v) for v in func.outputs)))

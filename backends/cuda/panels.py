@@ -42,5 +42,5 @@ def descriptor(stage: Stage, summed_last: bool) -> int:
 def steps(stage: Stage, summed_last: bool, count: int) -> tuple[int, ...]:
     """What is added to the descriptor for each 16 elements of the sum."""
     if not summed_last:
-        return tuple(16 * ROW * k >> 4 for k in range(count))
-    return tuple((k // 4) * (panel_bytes(stage) >> 4) + (k % 4) * 2 for k in range(count))
+        return tuple(16 * ROW * index >> 4 for index in range(count))
+    return tuple((index // 4) * (panel_bytes(stage) >> 4) + (index % 4) * 2 for index in range(count))

@@ -37,21 +37,21 @@ def later(op: Op) -> Value | None:
         return None
     factors: set[float] = set()
     bare: dict[Value, Value] = {}
-    for k in places:
-        v = op.operands[k]
-        known = constant_value(v)
+    for index in places:
+        item = op.operands[index]
+        known = constant_value(item)
         if known is not None and known in PASSED:
             continue
-        if not isinstance(v.op, Mul) or v.element is not op.results[0].element:
+        if not isinstance(item.op, Mul) or item.element is not op.results[0].element:
             return None
-        factor, x = constant_value(v.op.rhs), v.op.lhs
-        if factor is None or not 0 < factor < math.inf or set(x.names) != set(v.names):
+        factor, x = constant_value(item.op.rhs), item.op.lhs
+        if factor is None or not 0 < factor < math.inf or set(x.names) != set(item.names):
             return None
         factors.add(factor)
-        bare[v] = x
+        bare[item] = x
     if len(factors) != 1:
         return None
     scaled = next(iter(bare)).op
     assert isinstance(scaled, Mul)
-    inner = op.rebuild(lambda v: bare.get(v, v), lambda b: b)
+    inner = op.rebuild(lambda item: bare.get(item, item), lambda b: b)
     return dataclasses.replace(scaled, lhs=inner.results[0], loc=op.loc).result

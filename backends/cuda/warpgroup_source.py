@@ -89,7 +89,9 @@ class WarpgroupWriter(TileWriter):
         """Whether all threads compute an op, so that copies may depend on it: scalars of the block."""
         if op.regions or isinstance(op, Stage | Fragments | Mma | Finite):
             return False
-        return all(not isinstance(v.type, RangeType) and self.layout(v) == "one" for v in op.results) or isinstance(op, Load | Pad)
+        return all(not isinstance(item.type, RangeType) and self.layout(item) == "one" for item in op.results) or isinstance(
+            op, Load | Pad
+        )
 
     def start_barriers(self) -> None:
         init = self.call("barrier_init", "barrier_init")
@@ -201,7 +203,7 @@ class WarpgroupWriter(TileWriter):
         if run:
             run.begin()
         waited: set[Value] = set()
-        for k, x in enumerate(work):
+        for index, x in enumerate(work):
             if x is early:
                 continue
             for s in here:
@@ -210,7 +212,7 @@ class WarpgroupWriter(TileWriter):
                     waited.add(s)
             self.op(x)
             for s in here:
-                if s in self.read(x) and not any(s in self.read(later) for later in work[k + 1 :]):
+                if s in self.read(x) and not any(s in self.read(later) for later in work[index + 1 :]):
                     self.release(s, turn)
         self.hand_on(op.body.args[1:], names, op.body.yields)
         if run:
@@ -234,12 +236,12 @@ class WarpgroupWriter(TileWriter):
     def read(self, op: Op) -> set[Value]:
         """The staged tiles that an op reads, its regions included."""
         inner = [x for b in op.regions for x in b.ops]
-        found = {v for v in op.operands if isinstance(v.op, Stage)}
+        found = {item for item in op.operands if isinstance(item.op, Stage)}
         return found.union(*map(self.read, inner))
 
     def await_own(self, op: Op) -> None:
         """Wait for tiles that are copied once, before the first op that reads them."""
-        for s in sorted(self.read(op) - set(self.empty) - self.arrived, key=lambda v: self.full[v]):
+        for s in sorted(self.read(op) - set(self.empty) - self.arrived, key=lambda item: self.full[item]):
             self.put(f"{self.call('barrier_wait', 'barrier_wait')}({self.barrier_at(self.full[s])}, 0)")
             self.put(f"{self.buffers[s].variable} = i32(shared + {self.buffers[s].offset})")
             self.arrived.add(s)

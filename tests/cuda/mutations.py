@@ -48,7 +48,9 @@ DELETED = (
 """Instructions that are left away, by how they begin."""
 
 
-ALONE = re.compile(r"(?:\s|//[^\n]*|@%\w+\s+(?:mbarrier|fence|cp\.async\.bulk)\.[^;]*;|fence\.[^;]*;|(?:add|and|elect|mov|not|or|selp|setp|shl|xor|cvt|sub)\b[^;]*;|[{}]|\.reg\s[^;]*;)*")
+ALONE = re.compile(
+    r"(?:\s|//[^\n]*|@%\w+\s+(?:mbarrier|fence|cp\.async\.bulk)\.[^;]*;|fence\.[^;]*;|(?:add|and|elect|mov|not|or|selp|setp|shl|xor|cvt|sub)\b[^;]*;|[{}]|\.reg\s[^;]*;)*"
+)
 """Text in which at most one thread does anything to memory."""
 
 

@@ -37,8 +37,7 @@ class Equivalent:
         return kernel in self.kernels and mutant.rule == self.rule and (self.places is None or mutant.number in self.places)
 
 
-EQUIVALENT: Sequence[Equivalent] = (
-)
+EQUIVALENT: Sequence[Equivalent] = ()
 
 
 def is_equivalent(kernel: str, mutant: Mutant) -> bool:

@@ -7,14 +7,11 @@ The full count: ATTNGEN_EXAMPLES=300 python -m pytest tests/cuda/test_tile_combi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from attngen.table import KERNELS
 from tests.masks.plans import KINDS, Call, Plan, draw_plan, make_call
 from tests.masks.test_combinations import compare
 

@@ -165,7 +165,7 @@ def elementwise(name: str, op: str, predicate: str, narrow: bool, result: Tile, 
     """The op on tiles that broadcast to the result's. narrow: the result has 8 bits."""
 
     def scalar(e: Emitter, a: list[Any]) -> Any:
-        kinds = [t.element for t in operands]
+        kinds: list[Carrier] = [t.element for t in operands]
         if op == "nd.cast":
             return converted(e, a[0], kinds[0], result.element, narrow)
         if op == "nd.compare":
@@ -202,7 +202,11 @@ def spread(name: str, operand: Tile, result: Tile) -> Any:
 
 def again(name: str, tile: Tile) -> Any:
     """(number) -> the same, of which the compiler does not know that it is the same."""
-    return intrinsic(name, tile, [tile], lambda e, x: e.asm("mov.b32 $0, $1;", [x.type], [x], effect=True))
+
+    def body(e: Emitter, x: Any) -> Any:
+        return e.asm("mov.b32 $0, $1;", [x.type], [x], effect=True)
+
+    return intrinsic(name, tile, [tile], body)
 
 
 def constant(name: str, value: float, result: Tile) -> Any:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
-
-import llvmlite.ir as untyped_ir  # pyright: ignore[reportMissingTypeStubs]
-import numba.cuda as untyped_cuda  # pyright: ignore[reportMissingTypeStubs]
-import numba.cuda.cgutils as untyped_cgutils  # pyright: ignore[reportMissingTypeStubs]
-import numba.cuda.extending as untyped_extending  # pyright: ignore[reportMissingTypeStubs]
 
 from attngen.backends.cuda.tiles import Carrier, Place, Tile
 
-ir: Any = untyped_ir
-cuda: Any = untyped_cuda
-types: Any = untyped_cuda.types
-cgutils: Any = untyped_cgutils
-extending: Any = untyped_extending
+# Not as names: numba-cuda puts its own modules in the place of Numba's, which checkers of types do not see.
+ir: Any = import_module("llvmlite.ir")
+cuda: Any = import_module("numba.cuda")
+types: Any = cuda.types
+cgutils: Any = import_module("numba.cuda.cgutils")
+extending: Any = import_module("numba.cuda.extending")
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F32, F64, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
 
-NUMBA = {
+NUMBA: Mapping[str, Any] = {
     "f32": types.float32,
     "f64": types.float64,
     "i32": types.int32,
@@ -46,7 +43,7 @@ def carrier(element: Carrier, layout: str) -> str:
 def numba_type(tile: Tile | str) -> Any:
     if isinstance(tile, str):
         return NUMBA[tile]
-    one = NUMBA[carrier(tile.element, tile.layout)]
+    one: Any = NUMBA[carrier(tile.element, tile.layout)]
     return one if tile.layout == "one" else types.UniTuple(one, tile.registers)
 
 
@@ -82,7 +79,7 @@ class Emitter:
 
     def python(self, function: Callable[..., Any], result: str, kinds: Sequence[str], args: Sequence[Any]) -> Any:
         """A Python function of scalars, compiled into the kernel."""
-        signature = NUMBA[result](*(NUMBA[k] for k in kinds))
+        signature: Any = NUMBA[result](*(NUMBA[k] for k in kinds))
         return self.context.compile_internal(self.b, function, signature, list(args))
 
     # ---- tiles

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from attngen.backends.cuda.intrinsics.emitter import F32, I32, Emitter, intrinsic, ir
+from attngen.backends.cuda.intrinsics.emitter import F32, Emitter, intrinsic, ir
 from attngen.backends.cuda.intrinsics.matrix import all_finite
 from attngen.backends.cuda.tiles import Carrier, Tile
 
 
 def plain(name: str, text: str, kinds: tuple[str, ...] = ()) -> Any:
     """One instruction without a result."""
-    return intrinsic(name, "none", kinds, lambda e, *args: e.asm(text, [], list(args), effect=True))
+
+    def body(e: Emitter, *args: Any) -> None:
+        e.asm(text, [], list(args), effect=True)
+
+    return intrinsic(name, "none", kinds, body)
 
 
 def barrier_init(name: str) -> Any:
@@ -54,7 +58,7 @@ def barrier_wait(name: str) -> Any:
 
 def copy_box(name: str, rank: int) -> Any:
     """(shared address, tensor map, barrier, coordinates, the innermost first) begins the copy of a box."""
-    coordinates = ", ".join(f"${k + 3}" for k in range(rank))
+    coordinates = ", ".join(f"${index + 3}" for index in range(rank))
     text = (
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         f"[$0], [$1, {{{coordinates}}}], [$2];"
@@ -85,7 +89,7 @@ def warpgroup_product(
     `warpgroup_wait`.
     """
     count = result.registers
-    sums = ", ".join(f"${k}" for k in range(count))
+    sums = ", ".join(f"${index}" for index in range(count))
     columns = 8 * result.blocks
     first = count if left is None else count + left.registers
 
@@ -94,15 +98,15 @@ def warpgroup_product(
         lines = [
             "{ .reg .b64 da, db; .reg .pred no, yes; setp.ne.b32 no, 0, 0; setp.eq.b32 yes, 0, 0; wgmma.fence.sync.aligned;"
         ]
-        for k, right in enumerate(rights):
+        for index, right in enumerate(rights):
             lines.append(f"add.s64 db, ${first + (left is None)}, {right};")
             if left is None:
-                lines.append(f"add.s64 da, ${count}, {lefts[k]};")
+                lines.append(f"add.s64 da, ${count}, {lefts[index]};")
                 operand, tail = "da", f"1, 1, 0, {int(trans)}"
             else:
-                operand = "{" + ", ".join(f"${count + 4 * k + i}" for i in range(4)) + "}"
+                operand = "{" + ", ".join(f"${count + 4 * index + i}" for i in range(4)) + "}"
                 tail = f"1, 1, {int(trans)}"
-            scale = "yes" if add or k else "no"
+            scale = "yes" if add or index else "no"
             lines.append(
                 f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{element}.{element} "
                 f"{{{sums}}}, {operand}, db, {scale}, {tail};"
@@ -111,10 +115,10 @@ def warpgroup_product(
         before = e.words(added[0], count) if add else []
         args = [*words, b, *before]
         letters = ["=f"] * count + (["l"] if left is None else ["r"] * len(words)) + ["l"]
-        letters += [str(k) for k in range(len(before))] + ["~{memory}"]
+        letters += [str(index) for index in range(len(before))] + ["~{memory}"]
         kind = ir.FunctionType(ir.LiteralStructType([F32] * count), [x.type for x in args])
         value = e.b.call(ir.InlineAsm(kind, " ".join(lines), ",".join(letters), side_effect=True), args)
-        return e.tuple([e.b.extract_value(value, k) for k in range(count)])
+        return e.tuple([e.b.extract_value(value, index) for index in range(count)])
 
     return intrinsic(name, result, ["i64" if left is None else left, "i64", *([result] if add else [])], body)
 
@@ -125,10 +129,10 @@ def warpgroup_wait(name: str, tile: Tile) -> Any:
 
     def body(e: Emitter, value: Any) -> Any:
         words = e.words(value, count)
-        letters = ",".join(["=f"] * count + [str(k) for k in range(count)] + ["~{memory}"])
+        letters = ",".join(["=f"] * count + [str(index) for index in range(count)] + ["~{memory}"])
         kind = ir.FunctionType(ir.LiteralStructType([F32] * count), [F32] * count)
         made = e.b.call(ir.InlineAsm(kind, "wgmma.wait_group.sync.aligned 0;", letters, side_effect=True), words)
-        return e.tuple([e.b.extract_value(made, k) for k in range(count)])
+        return e.tuple([e.b.extract_value(made, index) for index in range(count)])
 
     return intrinsic(name, tile, [tile], body)
 

@@ -26,18 +26,27 @@ def shared_base(name: str) -> Any:
     return intrinsic(name, "i32", [], body)
 
 
+def statement(name: str, text: str) -> Any:
+    """() does what one instruction does."""
+
+    def body(e: Emitter) -> None:
+        e.asm(text, [], [], effect=True)
+
+    return intrinsic(name, "none", [], body)
+
+
 def barrier(name: str) -> Any:
-    return intrinsic(name, "none", [], lambda e: e.asm("bar.sync 0;", [], [], effect=True))
+    return statement(name, "bar.sync 0;")
 
 
 def commit(name: str) -> Any:
     """The copies begun since the last commit become a group."""
-    return intrinsic(name, "none", [], lambda e: e.asm("cp.async.commit_group;", [], [], effect=True))
+    return statement(name, "cp.async.commit_group;")
 
 
 def wait(name: str, pending: int) -> Any:
     """Until at most so many groups of this thread are under way."""
-    return intrinsic(name, "none", [], lambda e: e.asm(f"cp.async.wait_group {pending};", [], [], effect=True))
+    return statement(name, f"cp.async.wait_group {pending};")
 
 
 # ---- rows of a tile
@@ -169,12 +178,11 @@ def load_tile(name: str, element: str, result: Tile, extents: tuple[int, ...]) -
 
 def load_one(name: str, element: str, result: Tile) -> Any:
     """(address) -> the element there."""
-    return intrinsic(
-        name,
-        result,
-        ["i64"],
-        lambda e, address: e.tile(result, [decoded(e, guarded_load(e, BITS[element], address, I1(1)), element)]),
-    )
+
+    def body(e: Emitter, address: Any) -> Any:
+        return e.tile(result, [decoded(e, guarded_load(e, BITS[element], address, I1(1)), element)])
+
+    return intrinsic(name, result, ["i64"], body)
 
 
 def encoded(e: Emitter, x: Any, element: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attngen.backends.cuda.intrinsics.elementwise import FLOATS, TRUTHS, WHOLE, is_float, widened, whole_type
+from attngen.backends.cuda.intrinsics.elementwise import FLOATS, TRUTHS, WHOLE, is_float, whole_type, widened
 from attngen.backends.cuda.intrinsics.emitter import F32, I1, I32, I64, Emitter, intrinsic
 from attngen.backends.cuda.tiles import Carrier, Place, Tile
 
@@ -63,13 +63,21 @@ def reduce(name: str, kind: str, operand: Tile, result: Tile) -> Any:
 def reduce_warp(name: str, kind: str, element: Carrier) -> Any:
     """One value of each lane, over the whole warp."""
     tile = Tile("one", element)
-    return intrinsic(name, tile, [tile], lambda e, x: among(e, kind, element, x, (1, 2, 4, 8, 16)))
+
+    def body(e: Emitter, x: Any) -> Any:
+        return among(e, kind, element, x, (1, 2, 4, 8, 16))
+
+    return intrinsic(name, tile, [tile], body)
 
 
 def step(name: str, kind: str, element: Carrier) -> Any:
     """Two values combined."""
     tile = Tile("one", element)
-    return intrinsic(name, tile, [tile, tile], lambda e, a, b: combine(e, kind, element, a, b))
+
+    def body(e: Emitter, a: Any, b: Any) -> Any:
+        return combine(e, kind, element, a, b)
+
+    return intrinsic(name, tile, [tile, tile], body)
 
 
 __all__ = ["F32", "reduce", "reduce_warp", "step"]

@@ -168,7 +168,9 @@ class Mbarriers:
             b.known, b.released = row, None
             for warp, wait in b.waits.items():
                 if wait.phase == b.phase - 2 and row[PASSED, m.shadow.own[warp]] < wait.time:
-                    why = "the phase after the one waited for can end before this thread has looked, which then waits for another"
+                    why = (
+                        "the phase after the one waited for can end before this thread has looked, which then waits for another"
+                    )
                     raise m.layout.defect("mbarrier", why, wait.i, wait.lane, key[1])
         for lane in [lane for lane, asked in self.asked.items() if asked == key]:
             m.blocked[lane] = False

@@ -232,7 +232,14 @@ class Shadow:
             raise self.found(kind, why, i, piece, bad, lanes)
 
     def check_written(
-        self, i: Instruction, piece: Array, lane: Array, lanes: Array, verb: str, proxy: int = ORDINARY, known: Array | None = None
+        self,
+        i: Instruction,
+        piece: Array,
+        lane: Array,
+        lanes: Array,
+        verb: str,
+        proxy: int = ORDINARY,
+        known: Array | None = None,
     ) -> None:
         """Whether each lane has seen the last write of each piece. known: what all lanes have seen, if they share it."""
         column, written, own = self.writer[piece], self.written[piece], self.writing_lane[piece] == lane

@@ -48,7 +48,11 @@ RING_DEFECTS = [
     ("[empty], 2;\nbar", "[empty], 1;\nbar", "mbarrier: more arrivals than the 1 it expects"),
     # It is filled again before its readers are done.
     ("@!%p3 bra EMPTY;", "", "mbarrier|race|async"),
-    ("EMPTY: mbarrier.try_wait.parity.shared::cta.b64 %p3, [empty], %r3;", "EMPTY: setp.eq.u32 %p3, 0, 0;", "mbarrier|race|async"),
+    (
+        "EMPTY: mbarrier.try_wait.parity.shared::cta.b64 %p3, [empty], %r3;",
+        "EMPTY: setp.eq.u32 %p3, 0, 0;",
+        "mbarrier|race|async",
+    ),
 ]
 
 EXCHANGE = """.shared .align 16 .b8 sh[512]; mov.u32 %r1, sh; mad.lo.u32 %r2, %r0, 16, %r1; ld.param.u64 %d2, [given];
@@ -109,7 +113,9 @@ def test_clean_programs() -> None:
     assert attempt(STORE, 32) == [n // 2 for n in range(64)]
 
 
-@pytest.mark.parametrize(("body", "threads", "old", "new", "says"), CASES, ids=[f"{n}: {c[4][:40]}" for n, c in enumerate(CASES)])
+@pytest.mark.parametrize(
+    ("body", "threads", "old", "new", "says"), CASES, ids=[f"{n}: {c[4][:40]}" for n, c in enumerate(CASES)]
+)
 def test_planted_defects(body: str, threads: int, old: str, new: str, says: str) -> None:
     assert body.count(old) == 1
     with pytest.raises(ptx.Defect, match=says):
