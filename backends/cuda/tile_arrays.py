@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attngen.backends.cuda.index_width import NARROW, WIDE
 from attngen.backends.cuda.ops import Inside, Pad
 from attngen.backends.cuda.tile_text import Range, TileText, literal
 from attngen.backends.cuda.tiles import Carrier, Tile
@@ -90,8 +91,6 @@ class ArrayText(TileText):
         address, _ = self.address(op, op.target)
         value = self.operand(op.value)
         kind = self.kind(op.value)
-        extents = op.value.op.value.tensor.extents if isinstance(op.value.op, Cut) else op.value.tensor.extents
-        del extents
         step, count = self.column_arguments(op.value, number, op.ranges, op.target.tensor.extents)
         column = self.column(op.value)
         pairs = self.parameters.copyable(number, column) if kind.packed else "i32(0)"
@@ -138,11 +137,7 @@ class ArrayText(TileText):
         total, n = self.fresh("total"), self.fresh("n")
         first = REDUCTIONS[op.kind][1]
         if not op.acc.is_float:
-            low, high = (
-                (0, 1)
-                if element == "i1"
-                else (-(1 << (63 if element == "i64" else 31)), (1 << (63 if element == "i64" else 31)) - 1)
-            )
+            low, high = {"i1": (0, 1), "i32": NARROW, "i64": WIDE}[element]
             first = low if op.kind == "max" else high
         self.put(f"{total} = {literal(first, element)}")
         count = " * ".join(f"i32({c})" for _, c in long) or "1"

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attngen.backends.cuda.ops import Finite, Stage
+from attngen.backends.cuda.ops import Finite, Pad, Stage
 from attngen.backends.cuda.pipelining import stage_bytes
 from attngen.backends.cuda.tile_stages import StageText
 from attngen.backends.cuda.tile_text import Range
 from attngen.backends.cuda.tiles import Tile
-from attngen.ir.core import Block, Value
-from attngen.ir.loop import For, If
+from attngen.ir.core import Block, Value, walk
+from attngen.ir.loop import For, If, Load
+from attngen.ir.nd import Gather, Index, Reduce
 from attngen.ir.types import ElementType, RangeType, bound
+
+
+def read_in_registers(loop: For) -> list[Value]:
+    """Parts of arrays and coordinates from outside of a loop that its trips read from registers."""
+    inside = {r for op in walk(loop.body) for r in op.results}
+    found: dict[Value, None] = {}
+    for op in walk(loop.body):
+        match op:
+            case Stage() | Pad():
+                continue
+            case Gather():
+                read = op.at
+            case Reduce() if isinstance(op.value.op, Load):
+                continue
+            case _:
+                read = op.operands
+        found |= dict.fromkeys(v for v in read if isinstance(v.op, Load | Pad | Index) and v not in inside)
+    return [*found]
 
 
 class ControlText(StageText):
@@ -30,7 +49,12 @@ class ControlText(StageText):
             self.put(f"{name} = {source}")
             self.variables[value], self.kinds[value] = name, self.tile(value)
             names.append(name)
+        for value in read_in_registers(op):
+            self.operand(value)
+        outside = dict(self.variables)
         self.trips(op, [x for x in op.body.ops if isinstance(x, Stage)], names)
+        # What a trip makes is not there where no trip takes place.
+        self.variables = outside
         for result, name, value in zip(op.results, names, carried, strict=True):
             self.variables[result], self.kinds[result] = name, self.kinds[value]
 

@@ -68,10 +68,10 @@ class TileText:
         """Expressions in `opening` and their variables."""
         self.used: set[str] = {*RESERVED, name}
         self.calls = Calls(self.used)
-        self.shared = 0
+        self.shared: int = 0
         self.pending = False
         """Whether copies of this block's own tiles have begun and nobody has waited for them."""
-        self.depth = 1
+        self.depth: int = 1
         self.rows = tuple(self.roles.cut[n] for n in self.roles.rows)
         self.place = "row", "column"
         """Variables of this thread's first row and first column."""
