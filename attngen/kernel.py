@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from attngen.arrays import HOST, Array, ArrayType, check_out
-from attngen.backends import Arrays, Executable
+from attngen.backends import Arrays, Executable, Launches
 from attngen.derived import Derived
 from attngen.ir.diagnostics import Error, Remark
 from attngen.ir.func import Func
@@ -294,7 +294,7 @@ class Kernel:
 
     def report(self, **arrays: Any) -> Report:
         """Operations, bytes, loops, tile sizes and layouts and the reason for each, what masks leave out, and an estimate of
-        the time.
+        the time; for GPUs, in its place, how kernels are launched and what they take.
 
         arrays: inputs by name; those that masks depend on are needed to count what is left out.
         """
@@ -313,6 +313,7 @@ class Kernel:
             target=self.target,
             scratch_bytes=executable.scratch_bytes if executable else 0,
             temporary_bytes=executable.temporary_bytes if executable else 0,
+            device=executable if isinstance(executable, Launches) else None,
             bytes_moved=sum(t.bytes for t in (*self._inputs, *self._outputs)),
             remarks=self.remarks,
             own_passes=built.derived.own_passes if built else (),

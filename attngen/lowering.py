@@ -22,6 +22,10 @@ from attngen.names import kind_of, suggest
 from attngen.thread_count import get_num_threads
 
 
+QUERY_BLOCK = 32
+"""Queries that a thread works on at a time, about."""
+
+
 def build_kernel(
     program: Callable[..., Any],
     traced: Traced,
@@ -70,10 +74,10 @@ def check_host(target: str, what: str) -> None:
         )
 
 
-def parallelism(target: str) -> int:
-    """How many parts of a nest of loops run at the same time."""
+def parallelism(target: str, rows: int) -> tuple[int, int]:
+    """How many queries are about one piece of work, and how many pieces run at the same time. rows: all that share keys."""
     backend, variant = find_target(target)
-    return backend.parallelism(variant) if isinstance(backend, Parallel) else get_num_threads()
+    return backend.parallelism(variant, rows) if isinstance(backend, Parallel) else (QUERY_BLOCK, get_num_threads())
 
 
 def own_tiling(steps: Pipeline, backend: Backend, variant: str) -> Pipeline:

@@ -8,10 +8,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attngen.backends import Launches
 from attngen.ir.core import Block
 from attngen.ir.diagnostics import Remark
 from attngen.ir.func import Func
 from attngen.ir.loop import For, Parallel
+from attngen.ir.pipeline import PASSES
 from attngen.ir.types import ElementType, Extent, TensorType
 from attngen.tile_map import TileMap, tile_maps
 
@@ -19,6 +21,9 @@ WIDTH = 100
 
 CLOCK, VECTOR_BITS, UNITS, MEMORY = 3.0e9, 256, 2, 10.0e9
 """The machine that the estimate assumes: cycles per second, bits of a vector, vector units, bytes per second."""
+
+
+NOT_MEASURED = "not measured: an interpreter runs the kernels, which says nothing about a GPU"
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,11 @@ class Masked:
 @dataclass(frozen=True)
 class Report:
     """flops: of the program as written, at the largest extents. bytes_moved: inputs and outputs once. scratch_bytes: working
-    memory of a thread. temporary_bytes: whole tensors between nests of loops. layouts: what the backend's own passes say of
-    their choices: which axis vectors run along, what is packed, and why. masks: what is left out of the loops. seconds: what
-    making the kernel took, by step; origin: whether it was compiled or kept."""
+    memory of a thread, or of a block of threads on a GPU. temporary_bytes: whole tensors between nests of loops. layouts: what
+    the backend's own passes say of their choices: which axis vectors run along, what is packed, and why. masks: what is left
+    out of the loops. launches: the kernels of a GPU, what each is launched with and takes; emulated: an interpreter runs them.
+    roofline: None for GPUs, whose peaks are not known here. seconds: what making the kernel took, by step; origin: whether it
+    was compiled or kept."""
 
     name: str
     target: str
@@ -96,26 +103,36 @@ class Report:
     tiles: tuple[Tile, ...]
     layouts: tuple[str, ...]
     masks: tuple[Masked, ...]
-    roofline: Roofline
+    launches: tuple[str, ...]
+    emulated: bool
+    roofline: Roofline | None
     seconds: Mapping[str, float]
     origin: str
 
     def __str__(self) -> str:
-        r = self.roofline
+        intensity = self.flops / self.bytes_moved if self.bytes_moved else 0.0
         rows = [
             f"kernel     @{self.name} for {self.target}",
             f"made       {made_in(sum(self.seconds.values()), self.seconds, self.origin)}",
             f"flops      {self.flops:,}",
             f"bytes      {self.bytes_moved:,} of inputs and outputs",
-            f"scratch    {self.scratch_bytes:,} bytes per thread",
+            *([] if self.launches else [f"scratch    {self.scratch_bytes:,} bytes per thread"]),
             f"temporary  {self.temporary_bytes:,} bytes between loop nests",
             *(f"{'loops' if k == 0 else '':<11}{loop}" for k, loop in enumerate(self.loops)),
             *(f"{'tiles' if k == 0 else '':<11}{t.axis}={t.step}: {t.reason}" for k, t in enumerate(self.tiles)),
             *(f"{'layout' if k == 0 else '':<11}{text}" for k, text in enumerate(self.layouts)),
             *(f"{'mask' if k == 0 else '':<11}{m}" for k, m in enumerate(self.masks)),
-            f"roofline   {r.seconds * 1e6:,.1f} us, limited by {r.limit}; {r.intensity:.1f} operations per byte",
-            f"           assuming {r.assumptions}",
+            *(f"{'kernels' if k == 0 else '':<11}{text}" for k, text in enumerate(self.launches)),
         ]
+        if r := self.roofline:
+            rows += [
+                f"roofline   {r.seconds * 1e6:,.1f} us, limited by {r.limit}; {r.intensity:.1f} operations per byte",
+                f"           assuming {r.assumptions}",
+            ]
+        else:
+            rows.append(f"intensity  {intensity:.1f} operations per byte")
+        if self.emulated:
+            rows.append(f"speed      {NOT_MEASURED}")
         return "\n".join(
             line for row in rows for line in textwrap.wrap(row, WIDTH, subsequent_indent=" " * 11, drop_whitespace=True) or [""]
         )
@@ -128,6 +145,7 @@ def make_report(
     target: str,
     scratch_bytes: int,
     temporary_bytes: int,
+    device: Launches | None = None,
     bytes_moved: int,
     remarks: Sequence[Remark],
     own_passes: Collection[str] = (),
@@ -136,6 +154,7 @@ def make_report(
     origin: str,
 ) -> Report:
     flops = sum(op.flops for op in traced.body.ops)
+    needed = flops - max((m.flops_left_out for m in masks), default=0)
     return Report(
         name=final.name,
         target=target,
@@ -147,7 +166,9 @@ def make_report(
         tiles=tuple(tiles_of(remarks)),
         layouts=tuple(dict.fromkeys(r.message for r in remarks if r.origin in own_passes)),
         masks=tuple(masks),
-        roofline=roofline(flops - max((m.flops_left_out for m in masks), default=0), bytes_moved, widest_float(traced)),
+        launches=tuple(device.launches()) if device else (),
+        emulated=device is not None and device.emulated,
+        roofline=None if device else roofline(needed, bytes_moved, widest_float(traced)),
         seconds=seconds,
         origin=origin,
     )
@@ -203,7 +224,7 @@ def masks_of(traced: Func, stages: Mapping[str, Func], sources: Sequence[str], a
 def tiles_of(remarks: Sequence[Remark]) -> Iterator[Tile]:
     """The tile sizes, as the pass that chose them tells."""
     for remark in remarks:
-        if remark.origin == "tile" and (
+        if remark.origin in PASSES and PASSES[remark.origin].takes_axes and (
             found := re.fullmatch(r"(\w+): parts of (\d+) of \S+; (.*)", remark.message, re.DOTALL)
         ):
             yield Tile(found[1], int(found[2]), found[3])

@@ -11,8 +11,6 @@ from attngen.sdpa_options import Options
 from attngen.sdpa_runtime import Form
 from attngen.sdpa_shapes import Shape
 
-QUERY_BLOCK = 32
-"""About as many queries are one piece of work anyway."""
 LEAST_KEYS = 1024
 """Fewer keys in a part are not worth a second nest of loops."""
 ROOMY = 16
@@ -26,9 +24,10 @@ def split_pipeline(shape: Shape, options: Options, form: Form, target: str) -> s
 
 
 def automatic(shape: Shape, form: Form, target: str) -> int:
-    """As many parts as give each thread (or multiprocessor) one, if they are long enough."""
-    pieces = math.prod((*shape.batch, shape.kv_heads or 1, -(-bound(form.q_len) // QUERY_BLOCK)))
+    """As many parts as keep all that works at the same time busy, if they are long enough."""
+    block, at_once = parallelism(target, bound(form.q_len) * (shape.heads // max(shape.kv_heads, 1)))
+    pieces = math.prod((*shape.batch, shape.kv_heads or 1, -(-bound(form.q_len) // block)))
     longest = bound(form.kv_len) // LEAST_KEYS
-    if pieces == 0 or pieces >= (threads := parallelism(target)):
+    if pieces == 0 or pieces >= at_once:
         return 1
-    return min(ROOMY if isinstance(form.kv_len, UpTo) else -(-threads // pieces), max(longest, 1))
+    return min(ROOMY if isinstance(form.kv_len, UpTo) else -(-at_once // pieces), max(longest, 1))

@@ -167,8 +167,20 @@ class OwnArrays(Protocol):
 class Parallel(Protocol):
     """What a backend has besides, if it does not work with as many threads as `attngen.get_num_threads` says."""
 
-    def parallelism(self, target: str) -> int:
-        """How many parts of a nest of loops run at the same time."""
+    def parallelism(self, target: str, rows: int) -> tuple[int, int]:
+        """How many rows are about one part of a nest of loops, and how many parts run at the same time. rows: there are."""
+        ...
+
+
+@runtime_checkable
+class Launches(Protocol):
+    """What an executable has besides, if it is kernels for a device."""
+
+    emulated: bool
+    """Whether an interpreter runs them: then the time of a call says nothing about a device."""
+
+    def launches(self) -> Sequence[str]:
+        """What each is launched with and made of, in words."""
         ...
 
 

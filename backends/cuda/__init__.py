@@ -21,6 +21,7 @@ from attngen.backends.cuda import (
     scale_late,
     scans,
 )
+from attngen.backends.cuda.distribute import WARP_ROWS
 from attngen.backends.cuda.target import TARGETS, find
 from attngen.ir.func import Func
 
@@ -82,11 +83,12 @@ class CudaBackend:
 
         return DeviceArrays()
 
-    def parallelism(self, target: str) -> int:
-        """One part for each multiprocessor: of this machine's GPU if there is one, else of an H200."""
+    def parallelism(self, target: str, rows: int) -> tuple[int, int]:
+        """A block for each multiprocessor: of this machine's GPU if there is one, else of an H200. Of blocks of one warp, each of
+        the four parts of a multiprocessor takes one."""
         from attngen.backends.cuda.device import multiprocessors
 
-        return multiprocessors()
+        return (rows, 4 * multiprocessors()) if rows <= WARP_ROWS else (128, multiprocessors())
 
     def fingerprint(self, target: str) -> Mapping[str, str]:
         from attngen.backends.cuda.kept import fingerprint

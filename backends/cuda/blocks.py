@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from math import prod
 
 from attngen.ir.core import Value
 from attngen.ir.elementwise import Cast
@@ -35,14 +36,14 @@ def by_warps(width: int, busy: bool) -> Shape:
     for operands in 163 KB of shared memory."""
     if width <= 128:
         return Shape(128, 64)
-    return Shape(128, 32) if width <= 192 else Shape(64, 32)
+    return Shape(128, 32) if width <= 192 else Shape(64, 16 if busy else 32)
 
 
 def by_few_warps(width: int, busy: bool) -> Shape:
     """The same in 99 KB of shared memory."""
     if width <= 96:
         return Shape(128, 64)
-    return Shape(128, 32) if width <= 128 else Shape(64, 32)
+    return Shape(128, 32) if width <= 128 else Shape(64, 16 if busy and width > 192 else 32)
 
 
 def by_warpgroups(width: int, busy: bool) -> Shape:
@@ -91,8 +92,11 @@ def choose(func: Func, by: Callable[[int, bool], Shape]) -> dict[str, int]:
         elif role == "row":
             steps[name] = max(min(rows, extents[name]), 1)
             rows = max(rows // steps[name], 1)
+    height = prod(steps[name] for name in steps if role_of(func, name) == "row")
+    # One warp alone multiplies slowly: small tiles leave room for more blocks beside it.
+    reduced = min(shape.reduced, 64 if width <= 64 else 32) if products and height <= 16 else shape.reduced
     for name in (n for n in extents if n in wanted and n not in steps):
-        steps[name] = max(min(shape.reduced, extents[name]), 1)
+        steps[name] = max(min(reduced, extents[name]), 1)
     whole = looked_up(func.body.ops)
     if not products:
         for type in dict.fromkeys(v.tensor for op in func.body.ops for v in (*op.operands, *op.results)):

@@ -21,7 +21,7 @@ class Built:
     def __init__(self, kernels: Kernels) -> None:
         self.kernels, self.seconds = kernels, kernels.seconds
         program = kernels.program
-        self.func, self.target = program.func, program.target
+        self.func, self.target, self.emulated = program.func, program.target, program.target.emulated
         self.plans: dict[Any, Any] = {}
         """Of launches on devices."""
         self.scratch_bytes = max((entry.shared_bytes for entry in program.entries), default=0)
@@ -45,7 +45,7 @@ class Built:
         return self.kernels if has_maps(self.kernels.program, views) else self.kernels.without_maps
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None:
-        if self.target.emulated:
+        if self.emulated:
             from attngen.backends.cuda import emulate
 
             return emulate.run(self.func, self.suited, (*inputs, *outputs))
@@ -55,6 +55,11 @@ class Built:
 
     def direct(self, places: Sequence[int], dtypes: Sequence[Any]) -> Callable[..., Any] | None:
         return None
+
+    def launches(self) -> Sequence[str]:
+        from attngen.backends.cuda.description import described
+
+        return described(self.kernels)
 
     def stages(self) -> Mapping[str, str]:
         from attngen.backends.cuda.toolchain import module

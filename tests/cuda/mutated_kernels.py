@@ -50,12 +50,14 @@ def twice(q: Any, k: Any, v: Any) -> Any:
 class Ours:
     """attention of q_len rows and kv_len columns of `width`; expected: of the scores, in float64, the weights."""
 
-    program: Callable[..., Any]
+    program: Any
     shape: tuple[int, int, int]
     target: str
     weights: Callable[[Array, Array], Array]
     dtype: str = "bfloat16"
     inputs: Sequence[str] = ("q", "k", "v")
+    longest: int = 0
+    """If not 0, the number of columns is known only when the kernel runs, and at most this."""
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
@@ -74,11 +76,17 @@ class Ours:
     @cached_property
     def expected(self) -> Array:
         q, k, v = (np.nan_to_num(self.arrays[n].astype(np.float64)) for n in "qkv")
-        return self.weights(q @ k.swapaxes(-1, -2) / math.sqrt(self.shape[2]), self.arrays.get("kept", np.True_)) @ v
+        return self.weights(q @ k.swapaxes(-1, -2) / math.sqrt(self.shape[2]), self.arrays.get("kept", np.array(True))) @ v
 
     @cached_property
     def kernels(self) -> Kernels:
-        specs = {n: attngen.Spec(x.shape, "bool" if n == "kept" else self.dtype) for n, x in self.arrays.items()}
+        rows, columns, width = self.shape
+        if self.longest:
+            columns = attngen.upto(self.longest)
+        specs: dict[str, Any] = {n: attngen.Spec((1, 1, columns, width), self.dtype) for n in "kv"}
+        specs["q"] = attngen.Spec((1, 1, rows, width), self.dtype)
+        if "kept" in self.inputs:
+            specs["kept"] = attngen.Spec((rows, columns), "bool")
         kernel = attngen.compile(self.program, **specs, target=self.target)
         return cast(Any, kernel)._built.executable.kernels
 
@@ -121,8 +129,8 @@ OURS: Mapping[str, Ours] = {
     "mma, D=256": Ours(attngen.attention, (70, 180, 256), AMPERE, kept_only),
     "mma, D=64, masked": Ours(masked, (140, 380, 64), AMPERE, kept_only, inputs=("q", "k", "v", "kept")),
     "wgmma, D=128, causal": Ours(causal(560), (140, 700, 128), HOPPER, below(560)),
-    "wgmma, D=64": Ours(attngen.attention, (140, 700, 64), HOPPER, kept_only, dtype="float16"),
-    "wgmma, D=64, masked": Ours(masked, (140, 700, 64), HOPPER, kept_only, inputs=("q", "k", "v", "kept")),
+    "wgmma, D=64": Ours(attngen.attention, (140, 700, 64), HOPPER, kept_only, dtype="float16", longest=1000),
+    "wgmma, D=64, masked": Ours(masked, (140, 700, 64), HOPPER, kept_only, inputs=("q", "k", "v", "kept"), longest=1000),
     "scalar": Ours(attngen.attention, (40, 180, 32), AMPERE, kept_only, dtype="float32"),
     "two loops": Ours(twice, (140, 380, 64), AMPERE, lambda s, kept: softmax(3 * softmax(s))),
 }

@@ -1,4 +1,4 @@
-"""What keeps kernels right is planted wrong, one place at a time: a check of the interpreter or the result must show each defect.
+"""What keeps kernels right is made wrong, one place at a time: a check of the interpreter or the result must show each defect.
 
 A sample runs here. `ATTNGEN_MUTANTS=all pytest -s tests/cuda/test_mutations.py` runs all of them (a quarter of an hour) and
 prints what found them.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def test_planted_defects_are_found(kernel: str) -> None:
         chosen = random.Random(0).sample(chosen, min(SAMPLED, len(chosen)))
     found = {m: verdict(kernel, m.text) for m in chosen}
     if ALL:
-        print(f"\n{kernel}: {len(found)} mutants,", dict(Counter(v or "equivalent" for v in found.values())))
+        sys.stdout.write(f"\n{kernel}: {len(found)} mutants, {dict(Counter(v or 'equivalent' for v in found.values()))}\n")
     survivors = {m.name for m, v in found.items() if not v}
     listed = {m.name for m in chosen if is_equivalent(kernel, m)}
     assert survivors - listed == set(), "nothing found these"
@@ -66,5 +67,5 @@ def test_few_mutants_are_equivalent() -> None:
         assert any(e.covers(kernel, m) for kernel, m in every), f"there is no place any more where {e.rule} is {e.why}"
     equivalent = sum(is_equivalent(kernel, m) for kernel, m in every)
     if ALL:
-        print(f"\n{len(every)} mutants, {equivalent} equivalent: {equivalent / len(every):.1%}")
+        sys.stdout.write(f"\n{len(every)} mutants, {equivalent} equivalent: {equivalent / len(every):.1%}\n")
     assert equivalent <= MOST * len(every)

@@ -39,8 +39,8 @@ class Flights:
         self.issued: dict[int, list[tuple[int, Array]]] = {}
         operands = [o for i in machine.program.code if i.name.startswith("wgmma.mma_async") for o in i.operands[:2]]
         self.watched = names(operands)
-        # Which instructions have touched registers since the last wgmma.fence, per warp. Number 0 stands for what came before the
-        # program: the first wgmma needs a fence whatever was touched.
+        # Which instructions have touched registers since the last wgmma.fence, per warp. Number 0 stands for what came before
+        # the program: the first wgmma needs a fence whatever was touched.
         self.unfenced: Array = np.ones((1, self.committed.size), bool)
         self.touching: dict[str, list[int]] = {name: [0] for name in self.watched}
         self.numbers: dict[frozenset[str], Array] = {}

@@ -310,7 +310,7 @@ class Shadow:
         """Of which warps these are all lanes with accesses that others of the warp have not seen."""
         others = self.fresh.copy()
         others[lanes] = False
-        return ~others.reshape(-1, WARP)[warps].any(axis=1)
+        return np.logical_not(others.reshape(-1, WARP)[warps].any(axis=1))
 
     def acquire(self, lanes: Array, row: Array) -> None:
         """These lanes now know what a row tells."""

@@ -267,10 +267,10 @@ def test_races_are_found_whatever_the_order() -> None:
     """The interpreter runs warps in step; the program would be right in that order, and is not in every other."""
     body = """.shared .align 4 .b8 sh[4]; setp.ne.u32 %p1, %r0, 0; @!%p1 st.shared.u32 [sh], %r0;
     bar.warp.sync -1; ld.shared.u32 %r1, [sh];"""
-    with pytest.raises(ptx.Defect, match="race: .* another warp wrote"):
+    with pytest.raises(ptx.Defect, match=r"race: .* another warp wrote"):
         attempt(body, 64)
     attempt(body, 32)
-    with pytest.raises(ptx.Defect, match="race: .* another lane of the warp wrote"):
+    with pytest.raises(ptx.Defect, match=r"race: .* another lane of the warp wrote"):
         attempt(body.replace("bar.warp.sync -1;", ""), 32)
     attempt(body.replace("bar.warp.sync -1;", ""), 1)
 

@@ -8,7 +8,8 @@ import pytest
 from attngen.backends.cuda import ptx
 from tests.cuda.ptx.kernels import run
 
-RING = """.shared .align 128 .b8 sh[256]; .shared .align 8 .b8 full[8]; .shared .align 8 .b8 empty[8]; ld.param.u64 %d2, [given];
+RING = """.shared .align 128 .b8 sh[256]; .shared .align 8 .b8 full[8]; .shared .align 8 .b8 empty[8];
+ld.param.u64 %d2, [given];
 setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, 0; mov.u32 %r2, 0; mov.u32 %r12, 0;
 @%p1 mbarrier.init.shared::cta.b64 [full], 1;
 @%p1 mbarrier.init.shared::cta.b64 [empty], 2;
