@@ -15,13 +15,19 @@ BLOCK = 1 << 22
 
 
 def attention(
-    query: Any, key: Any, value: Any, scale: float | None = None, rows: Any = None, keep: np.ndarray | None = None
+    query: Any,
+    key: Any,
+    value: Any,
+    scale: float | None = None,
+    rows: Any = None,
+    keep: np.ndarray | None = None,
+    causal: bool = False,
 ) -> np.ndarray:
     """softmax(query·keyᵀ·scale)·value in float64.
 
     query (…, heads, q_len, d), key (…, kv_heads, kv_len, d), value (…, kv_heads, kv_len, d_v), or all without heads.
     scale: 1/√d if None. rows: compute only these rows of the queries. keep (batch, kv_len): which keys count, for arrays of
-    four dimensions. A row without keys is 0.
+    four dimensions. causal: query i sees the keys up to i. A row without keys is 0.
     """
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -30,6 +36,7 @@ def attention(
         key, value = np.repeat(key, per_key, axis=-3), np.repeat(value, per_key, axis=-3)
     if rows is not None:
         query = query[..., rows, :]
+    places = np.arange(query.shape[-2]) if rows is None else np.asarray(rows)
     out = np.zeros((*query.shape[:-1], value.shape[-1]))
     for head in np.ndindex(query.shape[:-2]):
         kept = slice(None) if keep is None else keep[head[0]]
@@ -37,7 +44,11 @@ def attention(
         step = max(1, BLOCK // max(key.shape[-2], 1))
         for start in range(0, query.shape[-2], step):
             part = slice(start, start + step)
-            out[head][part] = one_head(query[head][part] @ some_key.T * scale, some_value)
+            scores = query[head][part] @ some_key.T * scale
+            if causal:
+                # Only with all keys: what `keep` leaves out has no place among them.
+                scores[np.arange(scores.shape[1]) > places[part, None]] = -np.inf
+            out[head][part] = one_head(scores, some_value)
     return out
 
 

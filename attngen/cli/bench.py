@@ -56,7 +56,8 @@ def command(
     plot_file: str | None,
     listing: bool,
 ) -> int:
-    """Time attention of attngen beside the libraries that are installed, on named shapes or your own.
+    """Time attention of attngen beside the libraries that are installed, on the processor, on named shapes or your own.
+    (On a GPU examples/cuda_beside_torch.py does.)
 
     Each implementation has a process of its own and takes its turn in every round; its result is compared with float64
     before it is timed. The first peer is the baseline, timed twice: how far that is from itself is the noise of the run.

@@ -64,7 +64,7 @@ class Job:
 # ---------------------------------------------------------------- attention
 
 
-def attention_job(shape: Sequence[int], heads_kv: int | None, dtype: str, seed: int) -> Job:
+def attention_job(shape: Sequence[int], heads_kv: int | None, dtype: str, seed: int, causal: bool = False) -> Job:
     """Random arrays of a shape b,h,q,kv,d[,dv]."""
     if len(shape) not in (5, 6):
         raise Error(f"--shape: expected b,h,q,kv,d or b,h,q,kv,d,dv, got {','.join(map(str, shape))}")
@@ -73,10 +73,10 @@ def attention_job(shape: Sequence[int], heads_kv: int | None, dtype: str, seed: 
     shapes = {"query": (b, h, q, d), "key": (b, groups, kv, d), "value": (b, groups, kv, dv)}
     rng = np.random.default_rng(seed)
     arrays = {name: random_array(rng, s, DTYPES[dtype]) for name, s in shapes.items()}
-    return attention_on(arrays, None, None)
+    return attention_on(arrays, None, None, causal=causal)
 
 
-def attention_from(file: str, dtype: str | None) -> Job:
+def attention_from(file: str, dtype: str | None, causal: bool = False) -> Job:
     """The arrays of an .npz file: query, key, value, and optionally scale, expected and keep."""
     arrays = read_arrays(file)
     known = ("query", "key", "value", "scale", "expected", "keep")
@@ -98,7 +98,9 @@ def attention_from(file: str, dtype: str | None) -> Job:
         raise Error(f"--inputs {file}: scale must be one finite number, got shape {scale.shape} of {scale.dtype}")
     if dtype is not None and arrays["query"].dtype.name != dtype:
         raise Error(f"--inputs {file}: query is {arrays['query'].dtype.name}, but --dtype says {dtype}; leave --dtype away")
-    return attention_on(arrays, None if scale is None else float(scale.item()), expected, keep)
+    if causal and keep is not None:
+        raise Error(f"--inputs {file}: has keep; leave --causal away")
+    return attention_on(arrays, None if scale is None else float(scale.item()), expected, keep, causal)
 
 
 def masked_program(scale: float) -> Program:
@@ -113,13 +115,18 @@ def masked_program(scale: float) -> Program:
 
 
 def attention_on(
-    arrays: Mapping[str, np.ndarray], scale: float | None, expected: np.ndarray | None, keep: np.ndarray | None = None
+    arrays: Mapping[str, np.ndarray],
+    scale: float | None,
+    expected: np.ndarray | None,
+    keep: np.ndarray | None = None,
+    causal: bool = False,
 ) -> Job:
     query, key, value = (arrays[name] for name in ("query", "key", "value"))
     check_inputs(query, key, value, "BHSD")
     element = DTYPES[query.dtype.name]
     if keep is None:
-        traced = sdpa_program(Shape.of(query, key, "BHSD"), read_options(scale=scale), element.accumulator)
+        options = read_options(scale=scale, is_causal=causal, causal_alignment="top_left")
+        traced = sdpa_program(Shape.of(query, key, "BHSD"), options, element.accumulator)
     else:
         traced = masked_program(query.shape[-1] ** -0.5 if scale is None else scale)
         arrays = {**arrays, "keep": keep}
@@ -131,7 +138,7 @@ def attention_on(
         length = query.shape[-2]
         sampled = math.prod(query.shape[:-1]) * key.shape[-2] > INTERPRETER_LIMIT and length > SAMPLED_ROWS
         rows = [n * (length - 1) // (SAMPLED_ROWS - 1) for n in range(SAMPLED_ROWS)] if sampled else list(range(length))
-        right = reference.attention(query, key, value, scale, rows, keep)
+        right = reference.attention(query, key, value, scale, rows, keep, causal)
         allowed = reference.error_bound(query, key, value, scale, element.accumulator.numpy, FRACTION_BITS[element])
         against = f"attention in float64 NumPy{f', {SAMPLED_ROWS} of {length} rows of each head' if sampled else ''}"
         found = [Judgement(largest_error(outputs[0][..., rows, :], right), allowed, against)]

@@ -14,6 +14,11 @@ from attngen.ir.core import REGISTRY
 from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import PASSES, Pass
 
+OPTIONS = paragraph(
+    "Options follow after a comma: cuda:sm_90a,emulated runs kernels in an interpreter of PTX, which needs no GPU; "
+    "cpu:x86-64-v4,vector_bits=256 uses shorter vectors."
+)
+
 LANGUAGE = (attn, nd, elementwise, loop)
 """The modules that declare ops."""
 
@@ -53,7 +58,7 @@ def targets() -> str:
     for name, backend in loaded_backends().items():
         known = {"": f"cannot be loaded: {backend}"} if isinstance(backend, ImportError) else backend.targets()
         rows += [(f"{name}:{target}".rstrip(":"), meaning) for target, meaning in known.items()]
-    return table(("target", "what it compiles for"), rows)
+    return f"{table(('target', 'what it compiles for'), rows)}\n\n{OPTIONS}"
 
 
 def first_line(doc: str | None) -> str:

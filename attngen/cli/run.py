@@ -24,7 +24,7 @@ from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import PASSES, Pipeline, Step, VerifyEach, parse_pipeline, run_pipeline
 from attngen.kernel import Kernel
 from attngen.lowering import arrays_of, build_kernel, find_target
-from attngen.report import Loop, made_in
+from attngen.report import NOT_MEASURED, Loop, Report, made_in
 from attngen.specs import DTYPES, show_shape
 from attngen.thread_count import get_num_threads
 
@@ -39,6 +39,7 @@ SECONDS = 0.5
 )
 @click.option("--heads-kv", type=click.IntRange(1), metavar="N", help="Heads of key and value, if fewer than query heads.")
 @click.option("--dtype", type=click.Choice(list(DTYPES)), help="Element type of random inputs (float32).")
+@click.option("--causal", is_flag=True, help="Query i sees the keys up to i; for the built-in attention.")
 @click.option("--inputs", metavar="FILE.npz", help="Arrays named as the inputs; for attention also scale, expected.")
 @click.option("--out", metavar="FILE.npz", help="Where to write the output, once it is verified.")
 @click.option("--target", default="cpu", show_default=True, help="What to compile for; see attngen list targets.")
@@ -55,6 +56,7 @@ def command(
     shapes: tuple[str, ...],
     heads_kv: int | None,
     dtype: str | None,
+    causal: bool,
     inputs: str | None,
     out: str | None,
     target: str,
@@ -79,10 +81,11 @@ def command(
     attngen run mine.py:attention --shape q=1,8,512,64 --shape k=1,8,512,64 --shape v=1,8,512,64
     attngen run --stage python                                the generated source
     attngen run --tile i=32 --tile j=256 --print-ir-after-all
+    attngen run --shape 1,2,150,200,64 --dtype bfloat16 --target cuda:sm_90a,emulated    without a GPU
     """
     if out is not None and inputs is not None and realpath(out) == realpath(inputs):
         raise click.UsageError(f"--out {out} would overwrite --inputs")
-    job = read_job(what, shapes, heads_kv, dtype, inputs, seed)
+    job = read_job(what, shapes, heads_kv, dtype, causal, inputs, seed)
     pipeline = parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline)
     checks: VerifyEach = "run" if run_each else verify_each
     if tiles:
@@ -99,19 +102,27 @@ def command(
 
 
 def read_job(
-    what: str | None, shapes: tuple[str, ...], heads_kv: int | None, dtype: str | None, inputs: str | None, seed: int
+    what: str | None,
+    shapes: tuple[str, ...],
+    heads_kv: int | None,
+    dtype: str | None,
+    causal: bool,
+    inputs: str | None,
+    seed: int,
 ) -> Job:
     if what is None:
         if inputs is not None:
             if shapes or heads_kv is not None:
                 raise click.UsageError("the shape is that of --inputs; leave --shape and --heads-kv away")
-            return attention_from(inputs, dtype)
+            return attention_from(inputs, dtype, causal)
         if len(shapes) > 1:
             raise click.UsageError("--shape b,h,q,kv,d[,dv] may be given once")
         shape = read_shape(shapes[0]) if shapes else DEFAULT_SHAPE
-        return attention_job(shape, heads_kv, dtype or "float32", seed)
+        return attention_job(shape, heads_kv, dtype or "float32", seed, causal)
     if heads_kv is not None:
         raise click.UsageError("--heads-kv belongs to the built-in attention; give the shapes of the program's inputs")
+    if causal:
+        raise click.UsageError("--causal belongs to the built-in attention; write the mask in the program")
     named: dict[str, tuple[int, ...]] = {}
     for text in shapes:
         name, equals, numbers = text.partition("=")
@@ -204,13 +215,16 @@ def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: 
     if not judgements:
         rows.append(("error", "not checked: the program as written needs too much memory to be interpreted"))
     rows.append(("compile", made_in(compiled, kernel.seconds, kernel.origin)))
-    if passed:
+    if passed and costs.emulated:
+        rows.append(("time", NOT_MEASURED))
+    elif passed:
         seconds, calls = measure(kernel, arrays, result, lambda: own.wait(arrays))
+        how = "each waited for" if costs.launches else f"threads at most {get_num_threads()}"
         rows += [
-            ("time", f"{1e3 * seconds:.3f} ms, the median of {calls} calls, threads at most {get_num_threads()}"),
+            ("time", f"{1e3 * seconds:.3f} ms, the median of {calls} calls, {how}"),
             ("speed", f"{costs.flops / seconds / 1e9:.1f} GFLOP/s ({costs.flops:,} operations)"),
         ]
-    rows.append(("scratch", f"{costs.scratch_bytes:,} bytes per thread, {costs.temporary_bytes:,} bytes between loop nests"))
+    rows += [memory(costs)]
     if passed and out is not None:
         write_arrays(out, {"output": outputs[0]} if len(outputs) == 1 else {f"output{k}": x for k, x in enumerate(outputs)})
         rows.append(("written", out))
@@ -221,6 +235,14 @@ def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: 
         kept = "" if out is None else f"; {out} was not written"
         click.echo(f"error: the output is wrong{kept}. Find the pass with --run-each", err=True)
     return 0 if passed else 1
+
+
+def memory(costs: Report) -> tuple[str, str]:
+    """What working takes besides the arrays."""
+    between = f"{costs.temporary_bytes:,} bytes between loop nests"
+    if costs.launches:
+        return "kernels", "\n".join((*costs.launches, between))
+    return "scratch", f"{costs.scratch_bytes:,} bytes per thread, {between}"
 
 
 def measure(kernel: Kernel, arrays: list[Any], out: Any, wait: Callable[[], None]) -> tuple[float, int]:

@@ -31,9 +31,9 @@ class Pad(Op, name="cuda.pad"):
         return (TensorType(tuple(extents.items()), self.value.element),)
 
     def evaluate(self, args: Arrays, env: Env) -> Any:
-        wide = dict(self.to)
+        wide = {name: bound(extent) for name, extent in self.to}
         shape = np.shape(args[0])
-        missing = [(0, int(wide[n]) - k if n in wide else 0) for n, k in zip(self.value.names, shape, strict=True)]
+        missing = [(0, wide[n] - length if n in wide else 0) for n, length in zip(self.value.names, shape, strict=True)]
         return np.pad(args[0], missing)
 
     def fold(self) -> Value | None:
