@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attngen.arrays import Array, check_array, overlap, overlaps_itself
+from attngen.arrays import HOST, Array, overlaps_itself
+from attngen.backends import Arrays
+from attngen.copies import copy, pages
 from attngen.ir.diagnostics import Error
-from attngen.lowering import check_host
+from attngen.lowering import arrays_of
 from attngen.sdpa import find_kernel
 from attngen.sdpa_inputs import read_extras
 from attngen.sdpa_options import ALIGNMENTS, read_call
@@ -74,28 +76,39 @@ def attention_with_kvcache(
     The other arguments and the results are those of `scaled_dot_product_attention`.
 
     The kernel reads one array of keys. Entries that follow each other at an equal distance are read where they are; for pages
-    and other selections of entries, each call copies the keys and values in use next to each other.
+    and other selections of entries, each call copies the keys and values in use next to each other. On a GPU kernels copy them,
+    and new keys into the caches; lengths and tables of pages are read here, for which this waits if they are there.
 
     Raises Error for whatever does not fit, without having changed the caches.
     """
     options = read_call(locals())
     refuse_mean(options.semantics, semantics, "caches")
-    check_host(target, "attention_with_kvcache")
-    check_arrays(query, key_cache, value_cache, key, value, layout)
-    cache = read_cache(query.shape[0], (key_cache, value_cache), layout, cache_batch_idx, block_table)
+    own = arrays_of(target)
+    query, key_cache, value_cache = (
+        own.read(name, x) for name, x in (("query", query), ("key_cache", key_cache), ("value_cache", value_cache))
+    )
+    key, value = (x if x is None else own.read(name, x) for name, x in (("key", key), ("value", value)))
+    check_arrays(query, key_cache, value_cache, key, value, layout, own)
+    table, rows = own.small(block_table), own.small(cache_batch_idx)
+    cache = read_cache(query.shape[0], (key_cache, value_cache), layout, rows, table, target)
     new_len = 0 if key is None else key.shape[cache.axis]
-    past = read_past(cache_seqlens, cache, new_len, key is not None)
+    past = read_past(own.small(cache_seqlens), cache, new_len, key is not None)
     total = past + new_len
     cache.check_pages(past, total)
     kv_len = int(total.max(initial=0))
 
     q_len = query.shape[cache.axis]
     shape = dataclasses.replace(Shape.of(query, key_cache, layout), kv_len=kv_len)
+    attn_mask, bias = (
+        None if x is None else up_to(own.read(name, x), cache.capacity, kv_len)
+        for name, x in (("attn_mask", attn_mask), ("bias", bias))
+    )
     extras = read_extras(
         shape,
         read_dtype(query.dtype, "query").accumulator,
-        attn_mask=up_to(attn_mask, cache.capacity, kv_len),
-        bias=up_to(bias, cache.capacity, kv_len),
+        arrays=own,
+        attn_mask=attn_mask,
+        bias=bias,
         alibi_slopes=alibi_slopes,
         sinks=sinks,
         seqused_k=None if uniform(total) else total,
@@ -110,7 +123,7 @@ def attention_with_kvcache(
     mods = {name: mod for name, mod in (("score_mod", score_mod), ("mask_mod", mask_mod)) if mod is not None}
     for array in out if isinstance(out, tuple | list) else (out,):  # pyright: ignore[reportUnknownVariableType]
         for name, x in (("key_cache", key_cache), ("value_cache", value_cache)):
-            if isinstance(array, np.ndarray) and overlap(array, x):  # pyright: ignore[reportUnknownArgumentType]
+            if array is not None and own.overlap(own.read("out", array), x):
                 raise Error(f"out: shares memory with {name}; pass an array of its own")
     with appended(cache, (key, value), past):
         keys, values = (cache.read(x, total, kv_len) for x in cache.arrays)
@@ -122,7 +135,7 @@ def attention_with_kvcache(
 class Cache:
     """Both caches, and where the keys of each batch entry are.
 
-    rows (batch, pages): indices into the first dimension of the caches, each with room for `size` keys.
+    rows (batch, pages): indices into the first dimension of the caches, each with room for `size` keys. axis: of keys.
     """
 
     arrays: tuple[Array, Array]
@@ -130,6 +143,7 @@ class Cache:
     size: int
     axis: int
     what: str
+    target: str
 
     @property
     def capacity(self) -> int:
@@ -164,64 +178,85 @@ class Cache:
             yield int(self.rows[entry, page]), slice(slot, slot + stop - start), slice(start, stop)
             start = stop
 
-    def part(self, x: Array, places: slice) -> Array:
-        """Of one entry, or of all, those keys."""
-        return x[(*(slice(None) for _ in range(self.axis - 4 + x.ndim)), places)]
+    def moves(self, past: Array, new_len: int) -> Iterator[tuple[slice, slice, slice, slice]]:
+        """Where new keys go, indices into the caches and places there, and whose and which they are: entry by entry, but all at
+        once where every entry has them at the same place of rows at equal distances."""
+        if not new_len or not len(past):
+            return
+        page, slot = divmod(int(past[0]), self.size)
+        run = run_of(self.rows[:, page])
+        if run is not None and uniform(past) and slot + new_len <= self.size:
+            yield run, slice(slot, slot + new_len), slice(None), slice(None)
+            return
+        for b, start in enumerate(past.tolist()):
+            for row, slots, keys in self.segments(b, start, start + new_len):
+                yield slice(row, row + 1), slots, slice(b, b + 1), slice(keys.start - start, keys.stop - start)
+
+    def part(self, x: Array, entries: slice, places: slice) -> Array:
+        """Of those entries, those keys."""
+        return x[(entries, *(slice(None),) * (self.axis - 1), places)]
 
     def read(self, x: Array, total: Array, kv_len: int) -> Array:
         """The first kv_len keys of each entry as one array: a view if rows follow each other, else a copy of what is used."""
-        view = None if self.rows.shape[1] != 1 else spaced(x, self.rows[:, 0])
-        if view is not None:
-            return self.part(view, slice(0, kv_len))
+        everything, used, host = slice(None), slice(0, kv_len), arrays_of(self.target) is HOST
+        if self.rows.shape[1] == 1:
+            if (run := run_of(self.rows[:, 0])) is not None:
+                return self.part(x, run, used)
+            if host and (self.rows == self.rows[0]).all():
+                return self.part(np.broadcast_to(x[int(self.rows[0, 0])], (len(self.rows), *x.shape[1:])), everything, used)
+        if not host:
+            count = -(-kv_len // max(self.size, 1))
+            # Pages that no key is on may have any number.
+            rows = np.where(np.arange(count) < -(-total // max(self.size, 1))[:, None], self.rows[:, :count], 0)
+            return self.part(pages(x, rows, "BHSD" if self.axis == 2 else "BSHD", self.target), everything, used)
         shape = list(x.shape)
         shape[0], shape[self.axis] = len(self.rows), kv_len
         made = np.zeros(shape, x.dtype)
         for b, end in enumerate(total.tolist()):
             for row, slots, keys in self.segments(b, 0, end):
-                self.part(made[b], keys)[...] = self.part(x[row], slots)
+                self.part(made, slice(b, b + 1), keys)[...] = self.part(x, slice(row, row + 1), slots)
         return made
 
 
-def spaced(x: Array, rows: Array) -> Array | None:
-    """Entries of an array, as a view, if their indices have equal distances."""
+def run_of(rows: Array) -> slice | None:
+    """Indices as a slice, if they have equal distances that are not 0."""
     if not len(rows):
-        return x[:0]
+        return slice(0, 0)
     first, step = int(rows[0]), int(rows[1] - rows[0]) if len(rows) > 1 else 1
-    if not np.array_equal(rows, first + step * np.arange(len(rows))):
+    if not step or not np.array_equal(rows, first + step * np.arange(len(rows))):
         return None
-    if step == 0:
-        return np.broadcast_to(x[first], (len(rows), *x.shape[1:]))
     end = first + step * len(rows)
-    return x[first : end if end >= 0 else None : step]
+    return slice(first, end if end >= 0 else None, step)
 
 
 @contextmanager
 def appended(cache: Cache, new: Sequence[Any], past: Array) -> Generator[None, None, None]:
     """New keys and values are in the caches; if the block fails, what was there before is back."""
     replaced: list[tuple[Array, Array]] = []
+    own = arrays_of(cache.target)
     try:
         for x, more in zip(cache.arrays, new, strict=True):
             if more is None:
                 continue
-            for b, start in enumerate(past.tolist()):
-                for row, slots, keys in cache.segments(b, start, start + more.shape[cache.axis]):
-                    place = cache.part(x[row], slots)
-                    replaced.append((place, place.copy()))
-                    place[...] = cache.part(more[b], slice(keys.start - start, keys.stop - start))
+            for rows, slots, entries, keys in cache.moves(past, more.shape[cache.axis]):
+                place = cache.part(x, rows, slots)
+                before = own.empty(place.shape, place.dtype, [place])
+                copy(before, place, cache.target)
+                replaced.append((place, before))
+                copy(place, cache.part(more, entries, keys), cache.target)
         yield
     except BaseException:
         for place, before in reversed(replaced):
-            place[...] = before
+            copy(place, before, cache.target)
         raise
 
 
 # ---------------------------------------------------------------- checks
 
 
-def check_arrays(query: Any, key_cache: Any, value_cache: Any, key: Any, value: Any, layout: str) -> None:
+def check_arrays(query: Any, key_cache: Any, value_cache: Any, key: Any, value: Any, layout: str, own: Arrays) -> None:
     caches = {"key_cache": key_cache, "value_cache": value_cache}
     for name, x in {"query": query, **caches}.items():
-        check_array(name, x)
         if x.ndim != 4:
             raise Error(f"{name}: expected 4 dimensions (batch, heads, length, features), got shape {show_shape(x.shape)}")
     check_inputs(query, key_cache, value_cache, layout, names=("query", "key_cache", "value_cache"), batch=False)
@@ -235,7 +270,6 @@ def check_arrays(query: Any, key_cache: Any, value_cache: Any, key: Any, value: 
     axis = 2 if layout == "BHSD" else 1
     for name, x in (("key", key), ("value", value)):
         cache = caches[f"{name}_cache"]
-        check_array(name, x)
         wanted = [query.shape[0], *cache.shape[1:]]
         wanted[axis] = key.shape[axis] if key.ndim == 4 else 1
         if x.dtype != cache.dtype or x.shape != tuple(wanted):
@@ -246,16 +280,18 @@ def check_arrays(query: Any, key_cache: Any, value_cache: Any, key: Any, value: 
                 f"{show_shape(x.shape)} of {x.dtype.name}"
             )
     for name, x in caches.items():
-        if not x.flags.writeable:
+        if not own.writeable(x):
             raise Error(f"{name}: the array is read-only, but new keys and values are written into it; pass a writable one")
         if overlaps_itself(x):
             raise Error(f"{name}: elements share memory (strides {x.strides}), but new keys and values are written into it")
         for other, y in (("query", query), ("key", key), ("value", value), ("key_cache", key_cache)):
-            if other != name and overlap(x, y):
+            if other != name and own.overlap(x, y):
                 raise Error(f"{name}: shares memory with {other}, but new keys and values are written into it; pass a copy")
 
 
-def read_cache(batch: int, arrays: tuple[Array, Array], layout: str, cache_batch_idx: Any, block_table: Any) -> Cache:
+def read_cache(
+    batch: int, arrays: tuple[Array, Array], layout: str, cache_batch_idx: Any, block_table: Any, target: str
+) -> Cache:
     axis = 2 if layout == "BHSD" else 1
     count, size = arrays[0].shape[0], arrays[0].shape[axis]
     if block_table is not None:
@@ -266,20 +302,20 @@ def read_cache(batch: int, arrays: tuple[Array, Array], layout: str, cache_batch
             raise Error(f"block_table: expected shape ({batch}, pages), one row per batch entry, got {show_shape(rows.shape)}")
         if not size:
             raise Error(f"key_cache: pages have no room for keys in shape {show_shape(arrays[0].shape)}")
-        return Cache(arrays, rows, size, axis, "block_table")
+        return Cache(arrays, rows, size, axis, "block_table", target)
     if cache_batch_idx is None:
         if count != batch:
             raise Error(
                 f"key_cache: has {count} entries in shape {show_shape(arrays[0].shape)}, but query has batch {batch}; "
                 "say by cache_batch_idx which ones to use"
             )
-        return Cache(arrays, np.arange(batch)[:, None], size, axis, "cache_batch_idx")
+        return Cache(arrays, np.arange(batch)[:, None], size, axis, "cache_batch_idx", target)
     rows = whole_numbers("cache_batch_idx", cache_batch_idx)
     if rows.shape != (batch,):
         raise Error(f"cache_batch_idx: expected shape ({batch},), one index per batch entry, got {show_shape(rows.shape)}")
     for b in np.flatnonzero((rows < 0) | (rows >= count))[:1]:
         raise Error(f"cache_batch_idx[{b}] is {rows[b]}; expected an index from 0 to {count - 1} into the cache")
-    return Cache(arrays, rows[:, None], size, axis, "cache_batch_idx")
+    return Cache(arrays, rows[:, None], size, axis, "cache_batch_idx", target)
 
 
 def read_past(cache_seqlens: Any, cache: Cache, new_len: int, appends: bool) -> Array:

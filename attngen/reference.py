@@ -36,7 +36,7 @@ def attention(
         key, value = np.repeat(key, per_key, axis=-3), np.repeat(value, per_key, axis=-3)
     if rows is not None:
         query = query[..., rows, :]
-    places = np.arange(query.shape[-2]) if rows is None else np.asarray(rows)
+    places: np.ndarray[Any, Any] = np.asarray([*range(query.shape[-2])] if rows is None else rows)
     out = np.zeros((*query.shape[:-1], value.shape[-1]))
     for head in np.ndindex(query.shape[:-2]):
         kept = slice(None) if keep is None else keep[head[0]]

@@ -109,8 +109,13 @@ class Report:
     seconds: Mapping[str, float]
     origin: str
 
+    @property
+    def needed(self) -> int:
+        """flops without those that masks leave out."""
+        return self.flops - max((m.flops_left_out for m in self.masks), default=0)
+
     def __str__(self) -> str:
-        intensity = self.flops / self.bytes_moved if self.bytes_moved else 0.0
+        intensity = self.needed / self.bytes_moved if self.bytes_moved else 0.0
         rows = [
             f"kernel     @{self.name} for {self.target}",
             f"made       {made_in(sum(self.seconds.values()), self.seconds, self.origin)}",
@@ -224,8 +229,10 @@ def masks_of(traced: Func, stages: Mapping[str, Func], sources: Sequence[str], a
 def tiles_of(remarks: Sequence[Remark]) -> Iterator[Tile]:
     """The tile sizes, as the pass that chose them tells."""
     for remark in remarks:
-        if remark.origin in PASSES and PASSES[remark.origin].takes_axes and (
-            found := re.fullmatch(r"(\w+): parts of (\d+) of \S+; (.*)", remark.message, re.DOTALL)
+        if (
+            remark.origin in PASSES
+            and PASSES[remark.origin].takes_axes
+            and (found := re.fullmatch(r"(\w+): parts of (\d+) of \S+; (.*)", remark.message, re.DOTALL))
         ):
             yield Tile(found[1], int(found[2]), found[3])
 

@@ -25,8 +25,9 @@ def split_pipeline(shape: Shape, options: Options, form: Form, target: str) -> s
 
 def automatic(shape: Shape, form: Form, target: str) -> int:
     """As many parts as keep all that works at the same time busy, if they are long enough."""
-    block, at_once = parallelism(target, bound(form.q_len) * (shape.heads // max(shape.kv_heads, 1)))
-    pieces = math.prod((*shape.batch, shape.kv_heads or 1, -(-bound(form.q_len) // block)))
+    groups = shape.kv_heads or 1
+    block, at_once = parallelism(target, max(bound(form.q_len), 1) * ((shape.heads or 1) // groups))
+    pieces = math.prod((*shape.batch, groups, -(-bound(form.q_len) // block)))
     longest = bound(form.kv_len) // LEAST_KEYS
     if pieces == 0 or pieces >= at_once:
         return 1

@@ -186,9 +186,9 @@ def first_line(path: str) -> str:
 
 def gpu(missing: list[Missing]) -> dict[str, str]:
     """What compiles for NVIDIA GPUs, which needs none, and what runs there."""
-    names = ("assembler", "device", "driver", "kept", "reports", "target", "toolchain")
+    names = ("assembler", "device", "driver", "kept", "reports", "target", "toolchain", "tools")
     modules = (import_module(f"attngen.backends.cuda.{name}") for name in names)
-    assembler, device, driver, kept, reports, target, toolchain = modules
+    assembler, device, driver, kept, reports, target, toolchain, programs = modules
     rows = {package: version for package, version in kept.versions().items() if "cuda" in package or "nvidia" in package}
     try:
         toolchain.numba_cuda()
@@ -203,6 +203,7 @@ def gpu(missing: list[Missing]) -> dict[str, str]:
     except Error:
         rows["nvdisasm"] = "not found"
         missing.append(Missing("nvdisasm", "for the stage sass of kernels for GPUs", pip(reports.PACKAGE)))
+    rows["searched"] = "\n".join(programs.folders())
     kernel_module = Path("/proc/driver/nvidia/version")
     rows["kernel module"] = kernel_module.read_text().partition("\n")[0] if kernel_module.exists() else "none of NVIDIA"
     try:

@@ -23,7 +23,7 @@ from attngen.ir.func import Func
 from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import PASSES, Pipeline, Step, VerifyEach, parse_pipeline, run_pipeline
 from attngen.kernel import Kernel
-from attngen.lowering import arrays_of, build_kernel, find_target
+from attngen.lowering import arrays_of, build_kernel, find_target, own_tiling
 from attngen.report import NOT_MEASURED, Loop, Report, made_in
 from attngen.specs import DTYPES, show_shape
 from attngen.thread_count import get_num_threads
@@ -86,7 +86,7 @@ def command(
     if out is not None and inputs is not None and realpath(out) == realpath(inputs):
         raise click.UsageError(f"--out {out} would overwrite --inputs")
     job = read_job(what, shapes, heads_kv, dtype, causal, inputs, seed)
-    pipeline = parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline)
+    pipeline = own_tiling(parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline), *find_target(target))
     checks: VerifyEach = "run" if run_each else verify_each
     if tiles:
         pipeline = with_tiles(job, pipeline, read_tiles(tiles))
@@ -222,7 +222,7 @@ def report(job: Job, kernel: Kernel, compiled: float, out: str | None, remarks: 
         how = "each waited for" if costs.launches else f"threads at most {get_num_threads()}"
         rows += [
             ("time", f"{1e3 * seconds:.3f} ms, the median of {calls} calls, {how}"),
-            ("speed", f"{costs.flops / seconds / 1e9:.1f} GFLOP/s ({costs.flops:,} operations)"),
+            ("speed", f"{costs.needed / seconds / 1e9:.1f} GFLOP/s ({costs.needed:,} operations)"),
         ]
     rows += [memory(costs)]
     if passed and out is not None:

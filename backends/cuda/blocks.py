@@ -36,22 +36,22 @@ def by_warps(width: int, busy: bool) -> Shape:
     for operands in 163 KB of shared memory."""
     if width <= 128:
         return Shape(128, 64)
-    return Shape(128, 32) if width <= 192 else Shape(64, 16 if busy else 32)
+    return Shape(128, 32) if width <= 192 else Shape(64, 32)
 
 
 def by_few_warps(width: int, busy: bool) -> Shape:
     """The same in 99 KB of shared memory."""
     if width <= 96:
         return Shape(128, 64)
-    return Shape(128, 32) if width <= 128 else Shape(64, 16 if busy and width > 192 else 32)
+    return Shape(128, 32) if width <= 128 else Shape(64, 32)
 
 
 def by_warpgroups(width: int, busy: bool) -> Shape:
     """For products of warpgroups (wgmma): two of them with 64 rows each, 227 KB of shared memory. Accumulators and two tiles of
     scores, one of them under way, stay in 240 registers."""
-    if width <= 128:
-        return Shape(128, 96 if busy and width > 64 else 128)
-    return Shape(128, 64)
+    if width <= 96:
+        return Shape(128, 128 if width <= 48 else 96 if busy and width > 64 else 112)
+    return Shape(128, 96) if width <= 128 else Shape(128, 64)
 
 
 def operand(x: Value) -> Value:
@@ -65,14 +65,14 @@ def halves(func: Func) -> list[Contract]:
     return [
         op
         for op in products
-        if any(operand(v).element.is_float and operand(v).element.bytes == HALF_BYTES for v in (op.lhs, op.rhs))
+        if any(operand(item).element.is_float and operand(item).element.bytes == HALF_BYTES for item in (op.lhs, op.rhs))
     ]
 
 
 def is_busy(func: Func, cut: Collection[str]) -> bool:
     """Whether a mask or an array varies along both rows and a reduced axis that is cut."""
-    conditions = [v for op in func.body.ops for v in op.results if v.element is ElementType.I1]
-    return any({"row", "reduced"} <= {role_of(func, n) for n in v.names if n in cut} for v in (*conditions, *func.args))
+    conditions = [item for op in func.body.ops for item in op.results if item.element is ElementType.I1]
+    return any({"row", "reduced"} <= {role_of(func, n) for n in item.names if n in cut} for item in (*conditions, *func.args))
 
 
 def choose(func: Func, by: Callable[[int, bool], Shape]) -> dict[str, int]:
@@ -80,7 +80,7 @@ def choose(func: Func, by: Callable[[int, bool], Shape]) -> dict[str, int]:
     extents = all_extents(func)
     wanted = cut_axes(func, extents)
     products = halves(func)
-    widths = [bound(extents[n]) for op in products for v in (op.lhs, op.rhs) for n in v.names if n not in wanted]
+    widths = [bound(extents[n]) for op in products for item in (op.lhs, op.rhs) for n in item.names if n not in wanted]
     width = max(widths, default=0)
     shape = by(width, is_busy(func, wanted)) if products else SCALAR
     steps: dict[str, int] = {}
@@ -99,7 +99,7 @@ def choose(func: Func, by: Callable[[int, bool], Shape]) -> dict[str, int]:
         steps[name] = max(min(reduced, extents[name]), 1)
     whole = looked_up(func.body.ops)
     if not products:
-        for type in dict.fromkeys(v.tensor for op in func.body.ops for v in (*op.operands, *op.results)):
+        for type in dict.fromkeys(item.tensor for op in func.body.ops for item in (*op.operands, *op.results)):
             if not whole & set(type.names):
                 fit(type, steps)
     return {n: steps[n] for n in extents if n in steps}

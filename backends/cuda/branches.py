@@ -33,8 +33,8 @@ class Sharing:
     def __init__(self, env: dict[Value, Value]) -> None:
         self.env = env
 
-    def get(self, v: Value) -> Value:
-        return self.env.get(v, v)
+    def get(self, x: Value) -> Value:
+        return self.env.get(x, x)
 
     def block(self, block: Block, args: tuple[Value, ...], interner: Interner) -> Block:
         self.env |= dict(zip(block.args, args, strict=True))
@@ -88,10 +88,10 @@ class Sharing:
         found: dict[Op, Op] = {}
         inner: set[Value] = set()
         for op in block.ops:
-            if op.regions or any(v in inner for v in op.operands):
+            if op.regions or any(x in inner for x in op.operands):
                 inner.update(op.results)
                 continue
-            new = interner.op(op.rebuild(lambda v: env.get(v, v), lambda b: b))
+            new = interner.op(op.rebuild(lambda x: env.get(x, x), lambda b: b))
             env.update(zip(op.results, new.results, strict=True))
             found[op] = new
         return found
@@ -103,8 +103,8 @@ class Sharing:
 
 
 def key_of(op: Op) -> object:
-    return op_key(op, lambda v: v, tuple(block_key(b, {}) for b in op.regions))
+    return op_key(op, lambda x: x, tuple(block_key(b, {}) for b in op.regions))
 
 
 def fresh(block: Block) -> tuple[Value, ...]:
-    return tuple(argument(v.type, v.hint) for v in block.args)
+    return tuple(argument(x.type, x.hint) for x in block.args)

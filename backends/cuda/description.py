@@ -16,14 +16,14 @@ TENSOR_CORES = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync)[\w.]*")
 
 def described(kernels: Kernels) -> Sequence[str]:
     """Each kernel. What only PTX shows is left out where it would have to be made again, of a kernel kept on disk."""
-    texts = kernels.__dict__.get("ptx")
-    taken = resources(kernels, texts) if texts else [""] * len(kernels.program.entries)
-    lines: list[str] = []
-    for k, (entry, registers) in enumerate(zip(kernels.program.entries, taken, strict=True)):
-        lines.append(f"{entry.name}: {launched(entry, kernels.program)}")
-        lines += [registers] * bool(registers)
-        lines += [instructions(texts[k])] * bool(texts)
-    return lines
+    program = kernels.program
+    found = [[f"{entry.name}: {launched(entry, program)}"] for entry in program.entries]
+    if kernels.has_ptx:
+        for lines, taken in zip(found, resources(kernels), strict=False):
+            lines.append(taken)
+        for lines, text in zip(found, kernels.ptx, strict=True):
+            lines.append(instructions(text))
+    return [line for lines in found for line in lines]
 
 
 def launched(entry: Entry, program: Program) -> str:
@@ -36,15 +36,15 @@ def launched(entry: Entry, program: Program) -> str:
     return words + (f"; they share {parts:,} parts" if parts > blocks else "")
 
 
-def resources(kernels: Kernels, texts: Sequence[str]) -> list[str]:
-    """Registers and spills of each kernel, if there is an assembler that tells."""
+def resources(kernels: Kernels) -> list[str]:
+    """Registers and spills of each kernel; nothing if there is no assembler that tells."""
     from attngen.backends.cuda.reports import assembled
 
     program = kernels.program
     try:
-        usage = assembled(texts, program.target).usage
+        usage = assembled(kernels.ptx, program.target).usage
     except Error:
-        return [""] * len(texts)
+        return []
     found = [usage[entry.name] for entry in program.entries]
     return [f"{u.registers} registers of each thread, {u.spill_stores + u.spill_loads} bytes spilled" for u in found]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,11 +54,27 @@ class DeviceArray:
         low, high = (self.address + sum(f(step, 0) for step in steps) for f in (min, max))
         return low, high + self.itemsize
 
-    def __getitem__(self, index: tuple[Any, ...]) -> DeviceArray:
-        """Without some dimensions of extent 1: 0 in their places, `:` or `...` elsewhere."""
-        kept = [n for n in range(self.ndim) if n >= len(index) or index[n] != 0]
-        shape, strides = (tuple(x[n] for n in kept) for x in (self.shape, self.strides))
-        return DeviceArray(self.address, shape, strides, self.dtype, self.device, self.stream, self.writeable, self.object)
+    def __getitem__(self, index: Any) -> DeviceArray:
+        """A view, by whole numbers, slices and `...`."""
+        given = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
+        at = given.index(...) if ... in given else len(given)
+        before, after = given[:at], given[at + 1 :]
+        keys = (*before, *(slice(None),) * (self.ndim - len(before) - len(after)), *after)
+        address, shape, strides = self.address, list[int](), list[int]()
+        for key, length, stride in zip(keys, self.shape, self.strides, strict=True):
+            if isinstance(key, slice):
+                places = range(length)[key]
+                address += places.start * stride if places else 0
+                shape.append(len(places))
+                strides.append(places.step * stride)
+            else:
+                address += cast(int, range(length)[key]) * stride
+        return replace(self, address=address, shape=tuple(shape), strides=tuple(strides))
+
+    def reshape(self, shape: tuple[int, ...]) -> DeviceArray:
+        """Of a dense array."""
+        assert self.strides == dense_strides(self.shape, self.itemsize)
+        return replace(self, shape=shape, strides=dense_strides(shape, self.itemsize))
 
 
 def read(name: str, x: Any) -> DeviceArray:

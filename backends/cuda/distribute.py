@@ -34,7 +34,7 @@ def distribute(func: Func, *, engine: str = "mma") -> Func:
     does not fit tensor cores: the remark says which.
     """
 
-    layouts = {v: p.layout.names for v, p in zip(func.args, func.params, strict=True)}
+    layouts = {x: p.layout.names for x, p in zip(func.args, func.params, strict=True)}
 
     def rule(op: Op) -> tuple[Value, ...] | None:
         if not isinstance(op, Parallel) or isinstance(op, Grid):
@@ -141,7 +141,7 @@ class Roles:
         whys = [s for s in found if isinstance(s, str)] + [why for s in sides if (why := self.unfit(s))]
         if whys:
             return whys[0]
-        only_read = {v for s in sides for v in (s.right, operand(s.right), s.left, operand(s.left))}
+        only_read = {x for s in sides for x in (s.right, operand(s.right), s.left, operand(s.left))}
         for op in self.ops:
             why = self.unfit_op(op, only_read)
             if why:
@@ -184,8 +184,8 @@ class Roles:
         return ""
 
     def unfit_op(self, op: Op, only_read: set[Value]) -> str:
-        for v in op.results:
-            type = v.type
+        for x in op.results:
+            type = x.type
             if not isinstance(type, TensorType):
                 continue
             if type.element is F64:
@@ -194,7 +194,7 @@ class Roles:
                 not isinstance(extent, int) and name not in self.cut and name not in self.looped for name, extent in type.axes
             ):
                 return "an axis that no loop cuts has a runtime extent"
-            if len(self.columns(type)) > 1 and v not in only_read and not isinstance(op, Load):
+            if len(self.columns(type)) > 1 and x not in only_read and not isinstance(op, Load):
                 return f"{op.name} makes a tile with {len(self.columns(type))} columns, {', '.join(self.columns(type))}"
         match op:
             case Reduce() if isinstance(op.value.op, Load) and set(op.over) == set(op.value.names):

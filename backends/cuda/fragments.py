@@ -35,7 +35,7 @@ def choose_fragments(func: Func) -> Func:
 
     A masked product does without its mask where its right operand is finite, since 0 times that is 0.
     """
-    layouts = {v: p.layout.names for v, p in zip(func.args, func.params, strict=True)}
+    layouts = {item: p.layout.names for item, p in zip(func.args, func.params, strict=True)}
     return over_grids(func, lambda grid, env: Choice(grid, layouts, dict(env)).rebuild())
 
 
@@ -52,14 +52,14 @@ class Choice:
         self.staged: dict[tuple[Value, tuple[Value, ...], tuple[str, ...]], Value] = {}
         self.kept: dict[Value, Value] = {}
 
-    def get(self, v: Value) -> Value:
-        return self.env.get(v, v)
+    def get(self, item: Value) -> Value:
+        return self.env.get(item, item)
 
     def rebuild(self) -> Op:
         self.home: list[Op] = []
-        for v in self.grid.body.args:
-            if isinstance(v.type, RangeType):
-                self.homes[v] = self.home
+        for item in self.grid.body.args:
+            if isinstance(item.type, RangeType):
+                self.homes[item] = self.home
         body = self.block(self.grid.body, self.grid.body.args, self.home)
         return dataclasses.replace(self.grid, body=without_dead(body))
 
@@ -75,7 +75,7 @@ class Choice:
                         self.product(op, None, op.result, ops)
                 elif op in skipped:
                     product = skipped[op]
-                    (other,) = (v for v in op.operands if v is not product)
+                    (other,) = (item for item in op.operands if item is not product)
                     assert isinstance(product.op, Contract)
                     self.product(product.op, self.get(other), op.results[0], ops)
                 else:
@@ -85,19 +85,19 @@ class Choice:
     def plain(self, op: Op, ops: list[Op]) -> None:
         match op:
             case For():
-                args = tuple(argument(v.type, v.hint) for v in op.body.args)
+                args = tuple(argument(item.type, item.hint) for item in op.body.args)
                 first: list[Op] = []
                 self.homes[args[0]] = first
                 inits = tuple(map(self.get, op.inits))
-                limits = {n: None if v is None else self.get(v) for n, v in (("first", op.first), ("end", op.end))}
+                limits = {n: None if item is None else self.get(item) for n, item in (("first", op.first), ("end", op.end))}
                 new: Op = dataclasses.replace(op, inits=inits, body=self.block(op.body, args, first), **limits)
             case If():
                 inputs = tuple(map(self.get, op.inputs))
                 blocks: list[Block] = []
                 for block in (op.then, op.otherwise):
-                    args = tuple(argument(v.type, v.hint) for v in block.args)
+                    args = tuple(argument(item.type, item.hint) for item in block.args)
                     pairs = zip(args, inputs, strict=True)
-                    self.outer |= {a: self.outer.get(v, v) for a, v in pairs if isinstance(v.type, RangeType)}
+                    self.outer |= {a: self.outer.get(item, item) for a, item in pairs if isinstance(item.type, RangeType)}
                     blocks.append(self.block(block, args, []))
                 new = dataclasses.replace(
                     op, condition=self.get(op.condition), inputs=inputs, then=blocks[0], otherwise=blocks[1]
@@ -148,16 +148,16 @@ class Choice:
         env: dict[Value, Value] = {}
 
         def one(op: Op) -> bool:
-            return bool(op.regions) or all(isinstance(v.type, TensorType) and self.is_scalar(v) for v in op.results)
+            return bool(op.regions) or all(isinstance(item.type, TensorType) and self.is_scalar(item) for item in op.results)
 
         for op in postorder((mask,), stop=one, regions=False):
-            new = dataclasses.replace(op.rebuild(lambda v: env.get(v, v), lambda b: b))
+            new = dataclasses.replace(op.rebuild(lambda item: env.get(item, item), lambda b: b))
             found.append(new)
             env.update(zip(op.results, new.results, strict=True))
         return found, env.get(mask, mask)
 
-    def is_scalar(self, v: Value) -> bool:
-        return not self.roles.columns(v.tensor) and not {*v.names} & {*self.roles.rows}
+    def is_scalar(self, item: Value) -> bool:
+        return not self.roles.columns(item.tensor) and not {*item.names} & {*self.roles.rows}
 
     def put(self, value: Value, ops: list[Op]) -> Value:
         """Append what a new value needs. What other ops read has been appended before."""
@@ -258,7 +258,7 @@ def without_dead(block: Block, needed: frozenset[Value] = frozenset()) -> Block:
     for op in reversed(block.ops):
         if live.isdisjoint(op.results):
             continue
-        new = op.rebuild(lambda v: v, without_dead)
+        new = op.rebuild(lambda item: item, without_dead)
         if new is not op:
             # Results are compared by identity: the op keeps its own.
             object.__setattr__(new, "results", op.results)
@@ -266,13 +266,13 @@ def without_dead(block: Block, needed: frozenset[Value] = frozenset()) -> Block:
                 r.op = new
         ops.append(new)
         live.update(new.operands)
-        live.update(v for b in new.regions for v in free_values(b))
+        live.update(item for b in new.regions for item in free_values(b))
     return Block(block.args, tuple(reversed(ops)), block.yields)
 
 
 def free_values(block: Block) -> set[Value]:
     """What a block reads from outside."""
     own = set(block.args) | {r for op in block.ops for r in op.results}
-    read = set(block.yields) | {v for op in block.ops for v in op.operands}
-    read |= {v for op in block.ops for b in op.regions for v in free_values(b)}
+    read = set(block.yields) | {item for op in block.ops for item in op.operands}
+    read |= {item for op in block.ops for b in op.regions for item in free_values(b)}
     return read - own

@@ -45,7 +45,11 @@ class Widths:
             return TYPES[x.element]
         if op is None or x.element.is_float or op.regions:
             return WIDE
-        each = [self.span(v) for v in op.operands if v.element.is_integer] if not isinstance(op, Index | Bound | Load) else []
+        each = (
+            [self.span(item) for item in op.operands if item.element.is_integer]
+            if not isinstance(op, Index | Bound | Load)
+            else []
+        )
         return self.of(op, each)
 
     def of(self, op: Op, each: list[Span]) -> Span:

@@ -26,6 +26,11 @@ class Kernels:
         if ptx:
             self.ptx = ptx
 
+    @property
+    def has_ptx(self) -> bool:
+        """Whether it is there already."""
+        return "ptx" in self.__dict__
+
     @cached_property
     def ptx(self) -> tuple[str, ...]:
         """Of each entry; its kernel there has the entry's name."""

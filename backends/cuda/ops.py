@@ -52,9 +52,9 @@ class Cut(Op, name="cuda.cut"):
 
     def infer(self) -> tuple[Type, ...]:
         extents = dict(self.value.tensor.axes)
-        for v in self.ranges:
-            check_selects(self, self.value, v)
-            extents[v.range.axis] = v.range.extent
+        for x in self.ranges:
+            check_selects(self, self.value, x)
+            extents[x.range.axis] = x.range.extent
         for name, extent in self.axes:
             if name not in extents or bound(extent) > bound(extents[name]):
                 raise self.error(f"cannot cut {name} to {extent}", at=self.value)
@@ -63,7 +63,7 @@ class Cut(Op, name="cuda.cut"):
 
     def evaluate(self, args: Arrays, env: Env) -> Any:
         array, *ranges = args
-        lengths = {v.range.axis: stop - start for v, (start, stop) in zip(self.ranges, ranges, strict=True)}
+        lengths = {x.range.axis: stop - start for x, (start, stop) in zip(self.ranges, ranges, strict=True)}
         lengths |= {name: env.extent(name, extent) for name, extent in self.axes}
         return array[tuple(slice(lengths.get(n)) for n in self.value.names)]
 

@@ -21,7 +21,7 @@ def overlap_products(func: Func) -> Func:
     before: loop.for %j { %s = cuda.mma %q, %k over [d] … }
     after:  loop.for %j { %s = cuda.mma %q, %k over [d] … ahead true }
 
-    Its left operand must not change in the loop, and nothing else may read the right one. (FlashAttention-3, Shah et al. 2024,
+    Its left operand must not change in the loop, and nothing else may read the right one. (Shah et al. 2024, arXiv 2407.08608,
     overlaps within a warpgroup in the same way.)
     """
     found: set[Op] = set()

@@ -40,10 +40,10 @@ def over_grids(func: Func, change: Callable[[Grid, dict[Value, Value]], Op]) -> 
     env: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in func.body.ops:
-        new = change(op, env) if isinstance(op, Grid) else op.rebuild(lambda v: env.get(v, v), lambda b: outer(b, env))
+        new = change(op, env) if isinstance(op, Grid) else op.rebuild(lambda x: env.get(x, x), lambda b: outer(b, env))
         env.update(zip(op.results, new.results, strict=True))
         ops.append(new)
-    return func.with_body(Block(func.args, tuple(ops), tuple(env.get(v, v) for v in func.outputs)))
+    return func.with_body(Block(func.args, tuple(ops), tuple(env.get(x, x) for x in func.outputs)))
 
 
 def outer(block: Block, env: dict[Value, Value]) -> Block:
@@ -51,10 +51,10 @@ def outer(block: Block, env: dict[Value, Value]) -> Block:
     own = dict(env)
     ops: list[Op] = []
     for op in block.ops:
-        new = op.rebuild(lambda v: own.get(v, v), lambda b: outer(b, own))
+        new = op.rebuild(lambda x: own.get(x, x), lambda b: outer(b, own))
         own.update(zip(op.results, new.results, strict=True))
         ops.append(new)
-    yields = tuple(own.get(v, v) for v in block.yields)
+    yields = tuple(own.get(x, x) for x in block.yields)
     return block if tuple(ops) == block.ops and yields == block.yields else Block(block.args, tuple(ops), yields)
 
 
@@ -68,7 +68,7 @@ class Padding:
 
     def rebuild(self, env: dict[Value, Value]) -> Op:
         body = self.grid.body
-        ranges = {v.range.axis: v for v in body.args if isinstance(v.type, RangeType)}
+        ranges = {x.range.axis: x for x in body.args if isinstance(x.type, RangeType)}
         return dataclasses.replace(self.grid, body=self.block(body, body.args, dict(env), ranges))
 
     def extent(self, name: str, type: TensorType) -> int:
@@ -80,10 +80,10 @@ class Padding:
 
     def block(self, block: Block, args: tuple[Value, ...], env: dict[Value, Value], ranges: dict[str, Value]) -> Block:
         env |= dict(zip(block.args, args, strict=True))
-        inner = Scope(self, env, ranges | {v.range.axis: v for v in args if isinstance(v.type, RangeType)})
+        inner = Scope(self, env, ranges | {x.range.axis: x for x in args if isinstance(x.type, RangeType)})
         for op in block.ops:
             inner.op(op)
-        return Block(args, tuple(inner.ops), tuple(env.get(v, v) for v in block.yields))
+        return Block(args, tuple(inner.ops), tuple(env.get(x, x) for x in block.yields))
 
 
 class Scope:
@@ -95,8 +95,8 @@ class Scope:
         self.seen: set[Op] = set()
         self.masked: dict[tuple[Value, str, float | int], Value] = {}
 
-    def get(self, v: Value) -> Value:
-        return self.env.get(v, v)
+    def get(self, x: Value) -> Value:
+        return self.env.get(x, x)
 
     def emit(self, value: Value) -> Value:
         """Append what a new value needs."""
@@ -129,7 +129,7 @@ class Scope:
                     if wide := self.padding.wide(raw.tensor):
                         self.put(op, Pad(value=raw, to=wide))
                 case Expand():
-                    axes = (*((v.range.axis, v.range.extent) for v in op.ranges), *op.axes)
+                    axes = (*((x.range.axis, x.range.extent) for x in op.ranges), *op.axes)
                     whole = TensorType(axes, ElementType.F32)
                     fixed = tuple((n, self.padding.extent(n, whole)) for n, _ in axes)
                     self.put(op, Expand(value=self.get(op.value), axes=fixed))
@@ -153,16 +153,16 @@ class Scope:
                     self.put(op, dataclasses.replace(op, value=front, target=self.get(op.target), ranges=ranges))
                 case For():
                     inits = tuple(map(self.get, op.inits))
-                    carried = tuple(argument(v.type, a.hint) for v, a in zip(inits, op.body.args[1:], strict=True))
+                    carried = tuple(argument(x.type, a.hint) for x, a in zip(inits, op.body.args[1:], strict=True))
                     range = argument(op.body.args[0].type, op.body.args[0].hint)
                     body = self.padding.block(op.body, (range, *carried), dict(self.env), self.ranges)
-                    limits = {n: None if v is None else self.get(v) for n, v in (("first", op.first), ("end", op.end))}
+                    limits = {n: None if x is None else self.get(x) for n, x in (("first", op.first), ("end", op.end))}
                     self.put(op, dataclasses.replace(op, inits=inits, body=body, merge=None, **limits))
                 case If():
                     inputs = tuple(map(self.get, op.inputs))
                     blocks: list[Block] = []
                     for block in (op.then, op.otherwise):
-                        args = tuple(argument(v.type, a.hint) for v, a in zip(inputs, block.args, strict=True))
+                        args = tuple(argument(x.type, a.hint) for x, a in zip(inputs, block.args, strict=True))
                         blocks.append(self.padding.block(block, args, dict(self.env), self.ranges))
                     then, otherwise = blocks
                     condition = self.get(op.condition)

@@ -120,12 +120,12 @@ class Program:
 
     @property
     def arrays(self) -> tuple[TensorType, ...]:
-        return (*(v.tensor for v in self.func.args), *(v.tensor for v in self.func.outputs), *self.temporaries)
+        return (*(x.tensor for x in self.func.args), *(x.tensor for x in self.func.outputs), *self.temporaries)
 
     @property
     def extents(self) -> Mapping[str, int]:
         """The largest length of each runtime extent."""
-        return {name: e.bound for v in self.func.args for name, e in v.tensor.axes if not isinstance(e, int)}
+        return {name: e.bound for x in self.func.args for name, e in x.tensor.axes if not isinstance(e, int)}
 
     @property
     def text(self) -> str:

@@ -69,7 +69,7 @@ def small(x: Value) -> bool:
     if op is None:
         return False
     if isinstance(op, Select):
-        return all(small(v) for v in (op.lhs, op.rhs))
+        return all(small(item) for item in (op.lhs, op.rhs))
     if op.facts.sum_to_product and isinstance(op.operands[0].op, Sub):
         return bounds(op.operands[0].op.rhs, op.operands[0].op.lhs)
     if isinstance(op, Load | If | For):
@@ -81,7 +81,7 @@ def small(x: Value) -> bool:
 def interval(x: Value) -> tuple[float, float]:
     known: dict[Value, Interval] = {}
     for op in postorder((x,), regions=False):
-        given = tuple(known.get(v, ANYTHING) for v in op.operands)
+        given = tuple(known.get(item, ANYTHING) for item in op.operands)
         for r in op.results:
             known[r] = ANYTHING if op.regions else op.interval(given)
     found = known.get(x, ANYTHING)
@@ -100,4 +100,4 @@ def bounds(r: Value, y: Value) -> bool:
         return len(factors) == 1 and (factors.pop() or 0) > 0 and bounds(op.lhs, y.op.lhs)
     if op is None or not op.algebra.upper_bound:
         return False
-    return any(bounds(v, y) for v in op.operands)
+    return any(bounds(item, y) for item in op.operands)

@@ -37,7 +37,7 @@ def drop_scans(func: Func) -> Func:
         if isinstance(op, Reduce) and scan(op) in scans:
             return Constant(value=int(op.kind == "max"), element=I1).result
         if isinstance(op, And | Or):
-            decided = [v for v in op.operands if constant_value(v) == int(isinstance(op, Or)) and not v.names]
+            decided = [x for x in op.operands if constant_value(x) == int(isinstance(op, Or)) and not x.names]
             return decided[0] if decided and not op.result.names else op.fold()
         if isinstance(op, If) and (known := constant_value(op.condition)) is not None:
             chosen = op.then if known else op.otherwise

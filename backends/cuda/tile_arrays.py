@@ -103,8 +103,8 @@ class ArrayText(TileText):
         load = op.table.op
         assert isinstance(load, Load)
         address, number = self.address(load, load.source)
-        at = [self.operand(v) for v in op.at]
-        kinds = tuple(self.kind(v) for v in op.at)
+        at = [self.operand(item) for item in op.at]
+        kinds = tuple(self.kind(item) for item in op.at)
         extents = load.source.tensor.extents
         strides = [self.parameters.stride(number, n) for n in op.over]
         lengths = [f"i64({self.length(n, extents[n])})" for n in op.over]
@@ -144,8 +144,8 @@ class ArrayText(TileText):
         self.put(f"for {n} in range(lane, i32({count}), 32):")
         self.depth += 1
         place, rest = address, f"i32({n})"
-        for k, (stride, length) in enumerate(reversed(long)):
-            last = k == len(long) - 1
+        for position, (stride, length) in enumerate(reversed(long)):
+            last = position == len(long) - 1
             place += f" + i64({rest}{'' if last else f' % {length}'}) * {stride}"
             rest = f"i32({rest} // {length})"
         load_name = self.call(f"load_{load.source.element}", "load_one", str(load.source.element), one)

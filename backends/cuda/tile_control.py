@@ -29,7 +29,7 @@ def read_in_registers(loop: For) -> list[Value]:
                 continue
             case _:
                 read = op.operands
-        found |= dict.fromkeys(v for v in read if isinstance(v.op, Load | Pad | Index) and v not in inside)
+        found |= dict.fromkeys(item for item in read if isinstance(item.op, Load | Pad | Index) and item not in inside)
     return [*found]
 
 

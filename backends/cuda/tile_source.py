@@ -31,11 +31,11 @@ class TileWriter(ControlText):
         rest = "block"
         self.put("block = i32(cuda.blockIdx.x)")
         each = [*zip(body.args, grid.axes, grid.extents, grid.steps, strict=False)]
-        for k, (value, axis, extent, step) in enumerate(reversed(each)):
+        for index, (value, axis, extent, step) in enumerate(reversed(each)):
             first = self.fresh(f"{axis}_first")
             length = self.length(axis, extent)
             parts = f"i32(({length} + {step - 1}) // {step})" if not isinstance(extent, int) else str(-(-extent // step))
-            last = k == len(each) - 1
+            last = index == len(each) - 1
             number = f"i32({rest}{'' if last else f' % {parts}'})"
             if axis in self.roles.rows and self.grows:
                 number = f"i32({parts} - 1 - {number})"  # the longest loops first, so that short ones fill the end
@@ -161,9 +161,9 @@ class TileWriter(ControlText):
             self.variables[op.result], self.kinds[op.result] = self.variables[op.value], self.kind(op.value)
 
     def elementwise(self, op: Elementwise) -> None:
-        operands = [self.operand(v) for v in op.operands]
+        operands = [self.operand(x) for x in op.operands]
         result = self.tile(op.result)
-        kinds = tuple(self.kind(v) for v in op.operands)
+        kinds = tuple(self.kind(x) for x in op.operands)
         if isinstance(op, Cast) and kinds[0] == result and op.to is not I8 and op.value.element is op.to:
             self.variables[op.result], self.kinds[op.result] = operands[0], kinds[0]
             return

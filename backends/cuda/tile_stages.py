@@ -44,8 +44,8 @@ class StageText(ArrayText):
         total = self.fresh("masked")
         self.put(f"{total} = {sums[0] if sums else self.zeros(result)}")
         x = self.fresh("x")
-        for k in range(kind.blocks // 2):
-            given = (kind, self.kind(op.where), result, *self.rows_of(stage), trans, k)
+        for index in range(kind.blocks // 2):
+            given = (kind, self.kind(op.where), result, *self.rows_of(stage), trans, index)
             name = self.call("masked_products", "masked_step", *given)
             self.put(f"for {x} in range(16):")
             self.put(f"    {total} = {name}({left}, {mask}, {buffer}, {self.place[1]}, i32({x}), {total})")

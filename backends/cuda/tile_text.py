@@ -155,9 +155,9 @@ def longest(grid: Grid) -> dict[str, int]:
     """The largest coordinate that tiles have along each axis."""
     found: dict[str, int] = {}
     for op in walk(grid.body):
-        for v in (*op.operands, *op.results):
-            if not isinstance(v.type, RangeType):
-                found |= {n: max(found.get(n, 0), bound(e) + 256) for n, e in v.tensor.axes}
+        for x in (*op.operands, *op.results):
+            if not isinstance(x.type, RangeType):
+                found |= {n: max(found.get(n, 0), bound(e) + 256) for n, e in x.tensor.axes}
         if isinstance(op, For):
             found[op.axis] = max(found.get(op.axis, 0), trips(op.extent, op.step) * op.step)
     for name, extent, step in zip(grid.axes, grid.extents, grid.steps, strict=True):

@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def places(name: str) -> list[str]:
-    """Where a program is, the one to prefer first: beside what pip installed, on the path, in an installation of CUDA."""
+def folders() -> list[str]:
+    """Where programs are looked for, the one to prefer first: beside what pip installed, on the path, in an installation of
+    CUDA."""
     package = find_spec("nvidia.cu13") if find_spec("nvidia") else None
-    folders = list(package.submodule_search_locations or ()) if package else []
-    wheel = [Path(folder, "bin", name) for folder in folders]
-    toolkit = [Path(home, "bin", name) for variable in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(variable))]
-    return list(dict.fromkeys(filter(None, map(shutil.which, map(str, [*wheel, name, *toolkit])))))
+    wheel = list(package.submodule_search_locations or ()) if package else []
+    toolkit = [home for variable in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(variable))]
+    path = filter(None, os.get_exec_path())
+    return list(dict.fromkeys((*(str(Path(x, "bin")) for x in wheel), *path, *(str(Path(x, "bin")) for x in toolkit))))
+
+
+def places(name: str) -> list[str]:
+    """Where a program is, the one to prefer first."""
+    return [found for folder in folders() if (found := shutil.which(name, path=folder))]
 
 
 def memory_file(content: bytes = b"") -> BinaryIO:

@@ -125,6 +125,7 @@ def kept_only(s: Array, kept: Array) -> Array:
 AMPERE, HOPPER = "cuda:sm_80,emulated", "cuda:sm_90a,emulated"
 OURS: Mapping[str, Ours] = {
     "mma, D=64, causal": Ours(causal(250), (140, 380, 64), AMPERE, below(250)),
+    "mma, D=80": Ours(attngen.attention, (140, 380, 80), AMPERE, kept_only),
     "mma, D=128": Ours(attngen.attention, (140, 180, 128), AMPERE, kept_only, dtype="float16"),
     "mma, D=256": Ours(attngen.attention, (70, 180, 256), AMPERE, kept_only),
     "mma, D=64, masked": Ours(masked, (140, 380, 64), AMPERE, kept_only, inputs=("q", "k", "v", "kept")),

@@ -25,6 +25,7 @@ from attngen.cli import main
 from attngen.ir.pipeline import parse_pipeline
 from attngen.ir.types import ElementType
 from attngen.lowering import own_tiling, parallelism
+from attngen.table import KERNELS
 from tests.cuda import launching
 from tests.cuda.fake_driver import FakeDriver
 from tests.kernels.reference import attention
@@ -49,6 +50,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for known in (driver.driver, device.device):
             known.cache_clear()
         launch.encode.cache_clear()
+        KERNELS.reset()  # their code is in the driver of another test
 
     clear()
     yield
@@ -161,6 +163,58 @@ def test_attention_on_arrays_of_a_gpu(gpu: FakeDriver) -> None:
     got, lse = ag.scaled_dot_product_attention(query, key, value, return_lse=True, target="cuda:sm_80")
     assert not elements(got).any() and np.isneginf(elements(lse)).all()
     assert not gpu.contexts
+
+
+def test_parts_on_a_gpu_are_merged_there(gpu: FakeDriver) -> None:
+    rng = np.random.default_rng(3)
+    arrays = [
+        rng.standard_normal(shape).astype(np.float16 if len(shape) == 4 else np.float32)
+        for shape in ((1, 5, 2, 8), (1, 2, 5)) * 2
+    ]
+    arrays[0][0, 3, 1], arrays[1][0, 1, 3] = np.nan, -np.inf
+    got = ag.merge(*(GpuArray(gpu.array(x)) for x in arrays), layout="BSHD", target="cuda:sm_80")
+    for x, want in zip(got, ag.merge(*arrays, layout="BSHD"), strict=True):
+        np.testing.assert_allclose(elements(x), want, rtol=1e-3 if want.dtype == np.float16 else 1e-5)
+    assert all(isinstance(x, Buffer) for x in got)
+
+
+WHERE: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
+    "own entries": ((3, 12), {}),
+    "every second entry, backwards": ((6, 12), {"cache_batch_idx": [5, 3, 1]}),
+    "pages": ((9, 4), {"block_table": np.array([[7, 1, 8], [0, 3, -1], [5, 4, 6]])}),
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "past", "layout"),
+    [
+        ("own entries", 3, "BHSD"),
+        ("every second entry, backwards", [7, 0, 10], "BSHD"),
+        ("pages", 3, "BSHD"),
+        ("pages", [7, 0, 10], "BHSD"),
+    ],
+)
+def test_a_cache_on_a_gpu(gpu: FakeDriver, where: str, past: Any, layout: Any) -> None:
+    """New keys are written where the same call for NumPy's arrays writes them, and nothing else is."""
+    (count, size), said = WHERE[where]
+    rng = np.random.default_rng(3)
+    shapes = (3, 4, 2, 8), (count, 2, size, 8), (count, 2, size, 5), (3, 2, 2, 8), (3, 2, 2, 5)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    given = [x if layout == "BHSD" else np.ascontiguousarray(x.swapaxes(1, 2)) for x in arrays]
+    on_gpu = [GpuArray(gpu.array(x)) for x in given]
+    lengths = past if isinstance(past, int) else GpuArray(gpu.array(np.array(past)))
+    bias = rng.standard_normal((2, size * (3 if where == "pages" else 1))).astype(np.float32)
+    call: dict[str, Any] = {**said, "is_causal": True, "layout": layout}
+    got = ag.attention_with_kvcache(*on_gpu, cache_seqlens=lengths, bias=GpuArray(gpu.array(bias)), **call, target="cuda:sm_80")
+    want = ag.attention_with_kvcache(*given, cache_seqlens=past, bias=bias, **call)
+    np.testing.assert_allclose(elements(got), want, rtol=0, atol=1e-5)
+    for x, wanted in zip(on_gpu[1:3], given[1:3], strict=True):
+        np.testing.assert_array_equal(x.memory, wanted)
+    before = on_gpu[1].memory.copy()
+    with pytest.raises(ag.Error, match=r"out: axis e has extent 6"):
+        out = GpuArray(gpu.array(np.zeros((*given[0].shape[:-1], 6), np.float32)))
+        ag.attention_with_kvcache(*on_gpu, cache_seqlens=lengths, **call, out=out, target="cuda:sm_80")
+    np.testing.assert_array_equal(on_gpu[1].memory, before)
 
 
 # ---- arrays
@@ -366,21 +420,21 @@ def test_a_command_brings_arrays_to_the_gpu_and_back(gpu: FakeDriver, capsys: py
 
 def test_what_prepares_its_arrays_with_numpy_says_so(gpu: FakeDriver) -> None:
     x = np.zeros((1, 1, 8, 8), np.float32)
-    for call in (lambda: ag.attention_with_kvcache(x, x, x, target="cuda"), lambda: onnx.attention(x, x, x, target="cuda")):
-        with pytest.raises(ag.Error, match=r'target: .* works on NumPy arrays, which kernels for cuda cannot read; use "cpu"'):
-            call()
+    with pytest.raises(ag.Error, match=r'target: .* works on NumPy arrays, which kernels for cuda cannot read; use "cpu"'):
+        onnx.attention(x, x, x, target="cuda")
 
 
 # ---- what is decided before
 
 
 def test_as_many_parts_as_there_are_multiprocessors(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parallelism("cuda") == parallelism("cuda:sm_80,emulated") == 108
+    assert parallelism("cuda", 4096) == parallelism("cuda:sm_80,emulated", 4096) == (128, 108)
+    assert parallelism("cuda", 4) == (4, 4 * 108)  # blocks of one warp
     monkeypatch.setattr(driver, "load", lambda: refusing(100))
     driver.driver.cache_clear()
-    assert parallelism("cuda:sm_90a") == 132
+    assert parallelism("cuda:sm_90a", 4096) == (128, 132)
     with ag.threads(3):
-        assert parallelism("cpu") == 3
+        assert parallelism("cpu", 4096) == (32, 3)
 
 
 @pytest.mark.parametrize(

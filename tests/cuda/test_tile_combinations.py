@@ -12,6 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import attngen
+from tests.masks.oracle import attention
 from tests.masks.plans import KINDS, Call, Plan, draw_plan, make_call
 from tests.masks.test_combinations import compare
 
@@ -56,3 +58,19 @@ def test_combinations(seed: int) -> None:
         density, size = float(rng.choice([0.0, 0.3, 0.9, 1.0])), float(rng.choice([0.1, 1.0, 30.0]))
         call = make_call(plan, int(rng.integers(1 << 30)), kinds, density, size, bool(rng.integers(2)))
         compare(plan, rounded(call, plan.dtype), TARGET)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_kept_infinities_and_nan_are_seen_and_masked_ones_are_not(dtype: str) -> None:
+    """Where a mask keeps all, some and nothing of queries, keys and values that are not finite."""
+    plan = Plan(0, dtype, (2,), 2, 1, 24, 70, 40, 24, 4, 0, {})
+    for seed, density in enumerate((1.0, 0.5, 0.02)):
+        q, k, v = make_call(plan, seed, [0] * 5, 1.0, 1.0, poison=False).args
+        mask = np.random.default_rng(seed).random((24, 70)) < density
+        v[0, 0, 5, 3], v[0, 0, 6, 4], v[0, 0, 60, 7], v[1, 0, 69, 0] = np.nan, np.inf, -np.inf, np.nan
+        q[0, 1, 3, 0] = k[1, 0, 9, 1] = np.nan
+        with np.errstate(invalid="ignore"):
+            want, want_lse = attention(q, k, v, mask)
+        out, lse = attngen.scaled_dot_product_attention(q, k, v, mask, return_lse=True, target=TARGET)
+        np.testing.assert_allclose(np.asarray(out, np.float64), want, rtol=ROUNDING[dtype], atol=2 * ROUNDING[dtype])
+        np.testing.assert_allclose(lse, want_lse, rtol=1e-6, atol=1e-5)

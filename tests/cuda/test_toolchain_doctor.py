@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from ctypes import POINTER, c_int
 from typing import Any
 
@@ -43,6 +44,16 @@ def test_no_toolchain(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
     assert "numba-cuda is not installed" in missing["CUDA"]["why"] and not missing["CUDA"]["required"]
     assert missing["CUDA"]["command"] == f"{sys.executable} -m pip install 'attngen[cuda]'"
     assert missing["nvdisasm"]["command"].endswith("pip install nvidia-cuda-nvdisasm")
+
+
+def test_every_folder_that_was_searched_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also those that are not there, in which a program may be after it has been installed."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/somewhere/else")
+    monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
+    folders = found(capsys)[0]["searched"].splitlines()
+    assert folders[0].endswith("nvidia/cu13/bin") and folders[1:] == [str(tmp_path), "/somewhere/else", "/opt/cuda/bin"]
 
 
 def test_no_driver(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

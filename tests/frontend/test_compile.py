@@ -105,7 +105,7 @@ def test_report(kernel: Kernel) -> None:
     assert report.loops[-1].carried == 3
     assert {t.axis: t.step for t in report.tiles} == {loop.axis: loop.step for loop in report.loops}
     assert all(t.reason for t in report.tiles)
-    assert report.roofline.limit in ("arithmetic", "memory") and report.roofline.seconds > 0
+    assert report.roofline and report.roofline.limit in ("arithmetic", "memory") and report.roofline.seconds > 0
     text = str(report)
     assert max(map(len, text.splitlines())) <= 100
     for word in ("flops", "bytes", "scratch", "temporary", "loops", "tiles", "roofline", "assuming", f"{report.flops:,}"):

@@ -27,15 +27,17 @@ def state(value: float, lse: float) -> tuple[Any, Any]:
         ((1, 800), (2, 0), 1, 800),
     ],
 )
-def test_states(one: Any, other: Any, out: float, lse: float) -> None:
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+def test_states(target: str, one: Any, other: Any, out: float, lse: float) -> None:
     """U14: flashinfer#4051, vllm PR#39148."""
-    found = ag.merge(*state(*one), *state(*other))
+    found = ag.merge(*state(*one), *state(*other), target=target)
     np.testing.assert_allclose([found[0].item(), found[1].item()], [out, lse], rtol=1e-6)
 
 
 @pytest.mark.parametrize("layout", ["BHSD", "BSHD"])
 @pytest.mark.parametrize("lse_base", ["e", "2"])
-def test_two_parts_are_the_whole(normal: Any, layout: Any, lse_base: Any) -> None:
+@pytest.mark.parametrize("target", ["cpu", "numpy"])
+def test_two_parts_are_the_whole(normal: Any, layout: Any, lse_base: Any, target: str) -> None:
     q, k, v, keep = normal(2, 4, 7, 8), normal(2, 2, 12, 8), normal(2, 2, 12, 5), normal(7, 12) > 0
     keep[2, :5] = False
     keep[3] = False
@@ -45,7 +47,8 @@ def test_two_parts_are_the_whole(normal: Any, layout: Any, lse_base: Any) -> Non
         given: dict[str, Any] = {"layout": layout, "lse_base": lse_base, "target": "numpy"}
         return sdpa(*arrays, attn_mask=keep[:, keys], return_lse=True, **given)
 
-    out, lse = ag.merge(*part(slice(0, 5)), *part(slice(5, 12)), layout=layout, lse_base=lse_base)
+    halves = (*part(slice(0, 5)), *part(slice(5, 12)))
+    out, lse = ag.merge(*halves, layout=layout, lse_base=lse_base, target=target)
     want, want_lse = part(slice(0, 12))
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5, atol=1e-6)

@@ -183,7 +183,7 @@ def elementwise(name: str, op: str, predicate: str, narrow: bool, result: Tile, 
 
     def body(e: Emitter, *values: Any) -> Any:
         each = [*zip(values, operands, strict=True)]
-        return e.tile(result, [scalar(e, [e.get(v, t, at) for v, t in each]) for at in result.places()])
+        return e.tile(result, [scalar(e, [e.get(item, t, at) for item, t in each]) for at in result.places()])
 
     return intrinsic(name, result, operands, body)
 

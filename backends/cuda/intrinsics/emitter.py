@@ -79,7 +79,7 @@ class Emitter:
 
     def python(self, function: Callable[..., Any], result: str, kinds: Sequence[str], args: Sequence[Any]) -> Any:
         """A Python function of scalars, compiled into the kernel."""
-        signature: Any = NUMBA[result](*(NUMBA[k] for k in kinds))
+        signature: Any = NUMBA[result](*(NUMBA[number] for number in kinds))
         return self.context.compile_internal(self.b, function, signature, list(args))
 
     # ---- tiles

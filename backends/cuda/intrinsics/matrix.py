@@ -22,8 +22,8 @@ def left_fragments(name: str, result: Tile) -> Any:
 
     def body(e: Emitter, address: Any) -> Any:
         words: list[Any] = []
-        for k in range(result.blocks // 2):
-            words += load_matrices(e, address, 32 * k, trans=False)
+        for part in range(result.blocks // 2):
+            words += load_matrices(e, address, 32 * part, trans=False)
         return e.tuple(words)
 
     return intrinsic(name, result, ["i32"], body)
@@ -44,13 +44,15 @@ def product(name: str, left: Tile, result: Tile, stride: int, trans: bool, add: 
     def body(e: Emitter, value: Any, address: Any, *sums: Any) -> Any:
         a = e.words(value, left.registers)
         c = e.words(sums[0], result.registers) if add else [e.f32(0.0)] * result.registers
-        for k in range(left.blocks // 2):
+        for part in range(left.blocks // 2):
             for n in range(result.blocks // 2):
-                offset = 16 * k * stride + 32 * n if trans else 16 * n * stride + 32 * k
+                offset = 16 * part * stride + 32 * n if trans else 16 * n * stride + 32 * part
                 b = load_matrices(e, address, offset, trans)
                 for half in range(2):
                     at = 4 * (2 * n + half)
-                    c[at : at + 4] = mma(e, left.element, a[4 * k : 4 * k + 4], b[2 * half : 2 * half + 2], c[at : at + 4])
+                    c[at : at + 4] = mma(
+                        e, left.element, a[4 * part : 4 * part + 4], b[2 * half : 2 * half + 2], c[at : at + 4]
+                    )
         return e.tuple(c)
 
     return intrinsic(name, result, [left, "i32", *([result] if add else [])], body)
@@ -65,10 +67,10 @@ def in_row(e: Emitter, row: Any, byte: Any, stride: int, panel: int) -> Any:
     return e.b.add(e.b.mul(row, e.i32(stride)), byte)
 
 
-def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, panel: int, trans: bool, k: int) -> Any:
+def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, panel: int, trans: bool, part: int) -> Any:
     """(left operand, mask, base address of the right one, column 2 (lane % 4), x, sums) -> sums with the products of element
-    16 k + x of the sum, for those that the mask keeps: what it does not keep is never multiplied. panel: bytes of a panel, if
-    the right operand lies in panels."""
+    16 part + x of the sum, for those that the mask keeps: what it does not keep is never multiplied. panel: bytes of a panel,
+    if the right operand lies in panels."""
 
     def body(e: Emitter, value: Any, keep: Any, base: Any, column: Any, x: Any, sums: Any) -> Any:
         high = e.b.icmp_unsigned(">=", x, e.i32(8))
@@ -77,8 +79,8 @@ def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, pa
 
         def of_lane(tile: Tile, words: Any, r: int) -> Any:
             """The element of row r, which one lane of four has."""
-            four = [e.get(words, tile, Place(2 * k + h, r, c)) for h in range(2) for c in range(2)]
-            four = [e.b.zext(v, I32) if v.type == I1 else v for v in four]
+            four = [e.get(words, tile, Place(2 * part + h, r, c)) for h in range(2) for c in range(2)]
+            four = [e.b.zext(item, I32) if item.type == I1 else item for item in four]
             mine = e.b.select(high, e.b.select(odd, four[3], four[2]), e.b.select(odd, four[1], four[0]))
             text = (
                 "{ .reg .u32 t; mov.u32 t, %laneid; and.b32 t, t, 28; or.b32 t, t, $2; shfl.sync.idx.b32 $0, $1, t, 31, -1; }"
@@ -88,7 +90,7 @@ def masked_step(name: str, left: Tile, mask: Tile, result: Tile, stride: int, pa
         weights = [of_lane(left, value, r) for r in range(2)]
         kept = [e.b.icmp_unsigned("!=", of_lane(mask, keep, r), e.i32(0)) for r in range(2)]
         c = e.words(sums, result.registers)
-        element = e.b.add(e.i32(16 * k), x)
+        element = e.b.add(e.i32(16 * part), x)
         for n in range(result.blocks):
             for side in range(2):
                 at = e.b.add(column, e.i32(8 * n + side))

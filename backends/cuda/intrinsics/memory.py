@@ -159,17 +159,20 @@ def load_tile(name: str, element: str, result: Tile, extents: tuple[int, ...]) -
     def body(e: Emitter, address: Any, row: Any, column: Any, step: Any, columns: Any, *values: Any) -> Any:
         find = Rows(e, extents, values)
         along_rows, along_columns = result.layout in ("row", "tile"), result.layout in ("col", "tile")
-        rows = [find.find(e.b.add(row, e.i32(8 * r))) for r in range(2)] if along_rows else []
+        rows = [find.find(e.b.add(row, e.i32(8 * r))) for r in range(2)] if along_rows else [(e.i64(0), I1(1))]
+        # One place for each row, which moves from block to block: distances of columns would all be kept in registers.
+        first = e.b.mul(e.b.sext(column, I64), step) if along_columns else e.i64(0)
+        here = [e.b.add(e.b.add(address, offset), first) for offset, _ in rows]
+        further = e.b.shl(step, e.i64(3))
         elements: list[Any] = []
         for at in result.places():
-            place, inside = address, I1(1)
-            if along_rows:
-                offset, inside = rows[at.r]
-                place = e.b.add(place, offset)
+            place, inside = here[at.r], rows[at.r][1]
             if along_columns:
-                here = e.b.add(column, e.i32(8 * at.n + at.c))
-                place = e.b.add(place, e.b.mul(e.b.sext(here, I64), step))
-                inside = e.b.and_(inside, e.b.icmp_signed("<", here, columns))
+                place = e.b.add(place, step) if at.c else place
+                fits = e.b.icmp_signed("<", e.b.add(column, e.i32(8 * at.n + at.c)), columns)
+                inside = e.b.and_(inside, fits)
+                if at.c:
+                    here[at.r] = e.b.add(here[at.r], further)
             elements.append(decoded(e, guarded_load(e, BITS[element], place, inside), element))
         return e.tile(result, elements)
 

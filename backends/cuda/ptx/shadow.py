@@ -25,6 +25,8 @@ OPEN = 1 << 30
 """Clock of a read that goes on until a wait; nobody has seen it."""
 NOBODY = -1
 """In place of the lane that wrote: a copy did."""
+MANY = -2
+"""In place of the lane that read, less the number of its warp: several lanes of the warp did."""
 COPY, BULK, OBJECT = 1, 2, 3
 """Why a piece must not be touched: cp.async, a bulk copy that completes on an mbarrier, or an mbarrier itself."""
 PENDING = {
@@ -52,8 +54,8 @@ class Shadow:
         self.write_line = np.zeros(pieces, np.int32)
         self.readers = np.zeros((pieces, self.width), np.int32)
         self.read_line = np.zeros(pieces, np.int32)
-        # The lane that waited for the bulk copy which read this last, and NOBODY if none did since it was written.
-        self.waiting_lane = np.full(pieces, NOBODY, np.int32)
+        # The lane that read last, or waited for a bulk copy that did, since it was written.
+        self.reading_lane = np.full(pieces, NOBODY, np.int32)
         warps = layout.warps * len(layout.blocks)
         self.own = np.arange(warps) % layout.warps
         self.time = np.ones(warps, np.int32)
@@ -96,8 +98,22 @@ class Shadow:
         if strong:
             return
         self.check_written(i, piece, lane, lanes, "read")
-        self.readers[piece, self.own[lane // WARP]] = self.stamp(lane)
+        self.note_readers(piece, lane)
         self.read_line[piece] = i.loc.line
+
+    def note_readers(self, piece: Array, lane: Array) -> None:
+        own = self.own[lane // WARP]
+        earlier = self.read_by_others(piece, lane) & (self.readers[piece, own] > self.seen[ORDINARY, lane, own])
+        self.readers[piece, own] = self.stamp(lane)
+        self.reading_lane[piece] = lane
+        several = earlier | (self.reading_lane[piece] != lane)
+        if several.any():
+            self.reading_lane[piece[several]] = MANY - lane[several] // WARP
+
+    def read_by_others(self, piece: Array, lane: Array) -> Array:
+        """Which pieces another lane of a lane's warp was the last to read."""
+        last, warp = self.reading_lane[piece], lane // WARP
+        return (last != lane) & (last // WARP == warp) | (last == MANY - warp)
 
     def read_until_wait(self, i: Instruction, piece: Array, lanes: Array, column: int, clock: int) -> None:
         """Reads by the async proxy, for lanes, that may happen until someone has seen this clock in this column."""
@@ -136,7 +152,7 @@ class Shadow:
         own = self.own[lane // WARP]
         self.readers[finished, own] = self.stamp(np.array([lane]))[0]
         self.readers[going_on, own] = OPEN
-        self.waiting_lane[finished] = lane
+        self.reading_lane[finished] = lane
 
     def write(self, i: Instruction, at: Array, width: int, lanes: Array, strong: bool = False) -> Array | None:
         """Ordinary writes by lanes. Which of them meet another warp's write in the same instruction; None if none does."""
@@ -216,7 +232,7 @@ class Shadow:
 
     def set_written(self, i: Instruction, piece: Array, column: Array | int, clock: Array | int, lane: Array | int) -> None:
         self.writer[piece], self.written[piece], self.write_line[piece] = column, clock, i.loc.line
-        self.writing_lane[piece], self.waiting_lane[piece] = lane, NOBODY
+        self.writing_lane[piece], self.reading_lane[piece] = lane, NOBODY
 
     def check_initialised(self, i: Instruction, piece: Array, lanes: Array) -> None:
         unwritten = self.written[piece] == 0
@@ -266,8 +282,7 @@ class Shadow:
                 raise self.found("race", why, i, piece, hidden, lanes)
 
     def check_overwrite(self, i: Instruction, piece: Array, lane: Array, lanes: Array, proxy: int = ORDINARY) -> None:
-        """Whether each lane has seen the last write and all reads of each piece. Lanes of a warp are taken to read and write in
-        the order of the program, before another one of them writes."""
+        """Whether each lane has seen the last write, if another warp's, and all reads of each piece."""
         if not self.written[piece].any():
             return
         own = self.own[lane // WARP]
@@ -276,8 +291,8 @@ class Shadow:
             p, who = (piece, lane) if proxy == ASYNC else (piece[others], lane[others])
             self.check_written(i, p, who, who, "overwritten", proxy)
         seen = self.seen[ORDINARY, lane, : self.width]
-        waited = self.waiting_lane[piece]
-        ordered = np.flatnonzero((waited == NOBODY) | (waited == lane))
+        # Of a warp that read before another one did, nobody knows which lanes it was.
+        ordered = np.flatnonzero(~self.read_by_others(piece, lane))
         seen[ordered, own[ordered]] = OPEN - 1
         unseen = self.readers[piece] > seen
         bad = unseen.any(axis=1)

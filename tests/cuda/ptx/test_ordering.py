@@ -89,10 +89,32 @@ bar.warp.sync 0xffffffff;
 st.shared.v2.u32 [%r2], {%r0, %r0};"""
 """A bulk copy takes what a warp has written, which then writes there again."""
 
+TURNS = """.shared .align 8 .b8 mb[8]; setp.eq.u32 %p1, %r0, 0; mov.u32 %r1, 0; mov.u32 %r2, 0;
+@%p1 mbarrier.init.shared::cta.b64 [mb], 1;
+bar.sync 0;
+TURN: @%p1 mbarrier.arrive.shared::cta.b64 _, [mb];
+WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [mb], %r2;
+@!%p2 bra WAIT;
+bar.sync 1;
+xor.b32 %r2, %r2, 1; add.u32 %r1, %r1, 1; setp.lt.u32 %p3, %r1, 3; @%p3 bra TURN;"""
+"""Two warps wait for the phases that one thread ends."""
+
+REUSE = """.shared .align 16 .b8 sh[256]; mov.u32 %r1, sh; mad.lo.u32 %r2, %r0, 4, %r1;
+xor.b32 %r3, %r0, 1; mad.lo.u32 %r3, %r3, 4, %r1;
+st.shared.u32 [%r2], %r0;
+bar.warp.sync -1;
+ld.shared.u32 %r4, [%r3];
+bar.warp.sync 0xffffffff;
+st.shared.u32 [%r2], %r4;"""
+"""A lane writes where its neighbour has read."""
+
 CASES = [
     *((RING, 96, *defect) for defect in RING_DEFECTS),
     (EXCHANGE, 32, "bar.warp.sync -1;\n", "", "race: .* another lane of the warp wrote .* no bar.warp.sync"),
     (EXCHANGE, 32, "wait_group 0", "wait_group 1", "async: .* cp.async has not been waited for"),
+    (REUSE, 32, "bar.warp.sync -1;", "", "race: shared memory is read that another lane of the warp wrote"),
+    (REUSE, 32, "bar.warp.sync 0xffffffff;", "", "race: shared memory is overwritten that another lane of the warp read"),
+    (TURNS, 64, "bar.sync 1;", "", "mbarrier: the phase after the one waited for can end before this thread has looked"),
     (OVERWRITE, 32, "fence.proxy.async;", "", "race: the async proxy overwrites .* no fence.proxy.async"),
     (OVERWRITE, 32, "fence.proxy.async;", "@%p1 fence.proxy.async;", "race: the async proxy overwrites"),
     (OVERWRITE, 32, "bar.sync 0;", "", "race: .* another lane of the warp wrote"),
@@ -111,6 +133,8 @@ def test_clean_programs() -> None:
     assert attempt(RING, 96) == [27 * n + 9 * (n + 64) + 3 * (n + 128) + n + 192 for n in range(64)]
     assert attempt(EXCHANGE, 32)[:32] == [4 * (n ^ 1) for n in range(32)]
     assert attempt(OVERWRITE, 32)[:32] == [2 * n for n in range(32)]
+    attempt(REUSE, 32)
+    attempt(TURNS, 64)
     assert attempt(STORE, 32) == [n // 2 for n in range(64)]
 
 
