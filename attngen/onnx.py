@@ -65,8 +65,9 @@ def attention(
     or from nonpad_kv_seqlen - q_len. A mask that is shorter than the keys drops the others. qk_matmul_output_mode: 0 the scaled
     scores, 1 after the soft cap, 2 the final scores, 3 the weights.
 
-    score_mod and prob_mod are functions of arrays, not of traced values: with them the steps run one by one. Raises Error for
-    what does not fit.
+    score_mod and prob_mod are functions of arrays, not of traced values: with them the steps run one by one. Arrays are
+    NumPy's: of the targets for GPUs only emulated ones work, such as "cuda:sm_90a,emulated". Raises Error for what does not
+    fit.
     """
     check_flags(is_causal=is_causal)
     check_names(target=target)

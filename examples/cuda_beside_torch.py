@@ -136,12 +136,12 @@ def main(rounds: int) -> None:
     print(
         f"{date.today()}, {torch.cuda.get_device_name()}, driver of CUDA {version // 1000}.{version % 1000 // 10}, {libraries}"
     )
-    print(f"{'shape':28}{'':15}{'ms':>9}{'TFLOP/s':>10}  attngen is faster by")
+    print(f"{'shape':28}{'':15}{'ms':>9}{'TFLOP/s':>10}{'ms / attngen':>14}")
     for shape in SHAPES:
         given = tensors(shape, torch)
         times, refused = measure(calls(shape, *given, torch), in_float32(shape, *given, torch), rounds, torch)
         for name, ms in times.items():
-            ratio = f"{ms / times['attngen']:10.2f}" if "attngen" in times else ""
+            ratio = f"{ms / times['attngen']:14.2f}" if "attngen" in times else ""
             print(f"{shape!s:28}{name:15}{ms:9.3f}{shape.flops / ms / 1e9:10.1f}{ratio}")
         for name, reason in refused.items():
             print(f"{shape!s:28}{name:15} not measured: {reason}")

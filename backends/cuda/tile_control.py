@@ -89,8 +89,10 @@ class ControlText(StageText):
             for ahead in range(depth - 1):
                 self.fill(op, stages, f"i32({first} + {ahead * op.step})", end, str(ahead), length)
             self.put(f"{turn} = i32(0)")
-        if depth != 1:
+        if depth == 0:
             self.settle()
+        # The wait for the first trip's copies is one for all that have begun before them; without a trip it is still to come.
+        pending, self.pending = self.pending, False
         self.put(f"while {first} < {end}:")
         self.depth += 1
         self.start_trip(op, first, count)
@@ -119,6 +121,7 @@ class ControlText(StageText):
         if depth > 1:
             self.put(f"{turn} = i32(i32({turn} + 1) % {depth})")
         self.depth -= 1
+        self.pending = pending
 
     def fill(self, op: For, stages: Sequence[Stage], first: str, end: str, slot: str, length: str) -> None:
         """Begin the copies of a trip, if it takes place, and commit them as a group in any case."""

@@ -231,7 +231,10 @@ class WarpgroupWriter(TileWriter):
         self.put(f"{self.call('barrier_wait', 'barrier_wait')}({self.slot(self.full[stage], turn)}, {phase})")
 
     def release(self, stage: Value, turn: str) -> None:
-        self.put(f"{self.call('barrier_arrive', 'barrier_arrive')}({self.slot(self.empty[stage], turn)}, lane)")
+        readers = [op for op in walk(self.grid.body) if stage in op.operands]
+        lanes = any(isinstance(op, Finite) or isinstance(op, Mma) and op.where is not None for op in readers)
+        name = self.call("arrive_with_lanes" if lanes else "arrive", "barrier_arrive", lanes)
+        self.put(f"{name}({self.slot(self.empty[stage], turn)}, lane)")
 
     def read(self, op: Op) -> set[Value]:
         """The staged tiles that an op reads, its regions included."""

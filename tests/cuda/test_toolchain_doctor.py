@@ -7,8 +7,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Generator
-from pathlib import Path
 from ctypes import POINTER, c_int
+from pathlib import Path
 from typing import Any
 
 import pytest

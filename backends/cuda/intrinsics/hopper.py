@@ -37,14 +37,11 @@ def barrier_expect(name: str) -> Any:
     return plain(name, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", ("i32", "i32"))
 
 
-def barrier_arrive(name: str) -> Any:
-    """(address, lane) One arrival of the warp, once all its lanes are there."""
-
-    def body(e: Emitter, address: Any, lane: Any) -> None:
-        text = "{ .reg .pred p; bar.warp.sync 0xffffffff; setp.eq.u32 p, $1, 0; @p mbarrier.arrive.shared::cta.b64 _, [$0]; }"
-        e.asm(text, [], [address, lane], effect=True)
-
-    return intrinsic(name, "none", ["i32", "i32"], body)
+def barrier_arrive(name: str, gather: bool) -> Any:
+    """(address, lane) One arrival of the warp. gather: once all its lanes are there, as they are behind products."""
+    sync = "bar.warp.sync 0xffffffff; " if gather else ""
+    text = f"{{ .reg .pred p; {sync}setp.eq.u32 p, $1, 0; @p mbarrier.arrive.shared::cta.b64 _, [$0]; }}"
+    return plain(name, text, ("i32", "i32"))
 
 
 def barrier_wait(name: str) -> Any:
