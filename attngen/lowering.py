@@ -21,7 +21,6 @@ from attngen.kernel import Built, Kernel, Traced
 from attngen.names import kind_of, suggest
 from attngen.thread_count import get_num_threads
 
-
 QUERY_BLOCK = 32
 """Queries that a thread works on at a time, about."""
 

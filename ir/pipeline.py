@@ -57,7 +57,9 @@ class Pass:
 
     @property
     def summary(self) -> str:
-        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+        """The first sentence of its description."""
+        paragraph = (inspect.getdoc(self.function) or "").partition("\n\n")[0]
+        return re.split(r"(?<=\.)\s", paragraph)[0].replace("\n", " ")
 
 
 PASSES: dict[str, Pass] = {}

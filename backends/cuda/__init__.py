@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from attngen.backends import Arrays, Emitted, Executable, Saved
-from attngen.backends.cuda import (
+from attngen.backends.cuda.passes import (
     blocks,
     branches,
     distribute,
@@ -21,7 +21,7 @@ from attngen.backends.cuda import (
     scale_late,
     scans,
 )
-from attngen.backends.cuda.distribute import WARP_ROWS
+from attngen.backends.cuda.passes.distribute import WARP_ROWS
 from attngen.backends.cuda.target import TARGETS, find
 from attngen.ir.func import Func
 
@@ -84,8 +84,8 @@ class CudaBackend:
         return DeviceArrays()
 
     def parallelism(self, target: str, rows: int) -> tuple[int, int]:
-        """A block for each multiprocessor: of this machine's GPU if there is one, else of an H200. Of blocks of one warp, each of
-        the four parts of a multiprocessor takes one."""
+        """A block for each multiprocessor of this machine's GPU, or of an H200 if there is none. Of blocks of one warp, each of the
+        four parts of a multiprocessor takes one."""
         from attngen.backends.cuda.device import multiprocessors
 
         return (rows, 4 * multiprocessors()) if rows <= WARP_ROWS else (128, multiprocessors())

@@ -9,11 +9,11 @@ from functools import partial
 
 from attngen.backends.cuda.ops import Grid
 from attngen.backends.cuda.program import Entry, Program
-from attngen.backends.cuda.scalar import needed, number_arrays, write
-from attngen.backends.cuda.scalar_source import TAKEN
+from attngen.backends.cuda.scalar.source import TAKEN
+from attngen.backends.cuda.scalar.writer import needed, number_arrays, write
 from attngen.backends.cuda.target import Target
-from attngen.backends.cuda.tile_source import RESERVED, TileWriter
-from attngen.backends.cuda.warpgroup_source import WarpgroupWriter
+from attngen.backends.cuda.tensor_cores.tile_source import RESERVED, TileWriter
+from attngen.backends.cuda.tensor_cores.warpgroup_source import WarpgroupWriter
 from attngen.ir.core import Op, Value
 from attngen.ir.func import Func
 from attngen.ir.loop import Parallel

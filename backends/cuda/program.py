@@ -53,8 +53,9 @@ class Copyable:
 
 @dataclass(frozen=True)
 class Map:
-    """A parameter: a tensor map, for the source its address, u64; `map_parameters.py` makes it the map by value. axes: those of the map, the innermost first; box: how
-    many elements of each one copy takes; swizzle: 128, 64 or 32 bytes, or 0. Elements past the end are zeros.
+    """A parameter: a tensor map, for the source its address, u64; `map_parameters.py` makes it the map by value. axes: those of
+    the map, the innermost first; box: how many elements of each one copy takes; swizzle: 128, 64 or 32 bytes, or 0. Elements
+    past the end are zeros.
 
     An array that no map can describe (see `Copyable`) takes the other version of the program, `Program.otherwise`."""
 

@@ -12,7 +12,7 @@ from attngen.backends.cuda import toolchain
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Program
-from attngen.backends.cuda.scalar import scalar_program
+from attngen.backends.cuda.scalar.writer import scalar_program
 from attngen.backends.cuda.target import find
 from attngen.ir.func import Func
 from attngen.ir.interpreter import run

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from attngen.backends.cuda.program import Address, Program, Stride
-from attngen.backends.cuda.scalar_source import NAMES
+from attngen.backends.cuda.scalar.source import NAMES
 from attngen.ir.elementwise import Sigmoid
 from attngen.ir.types import ElementType
 
@@ -109,7 +109,7 @@ def simulate(program: Program, inputs: list[np.ndarray], outputs: list[np.ndarra
 
 def main() -> None:
     """Attention with log-sum-exp under a mask, small and ragged."""
-    from attngen.backends.cuda.scalar import scalar_program
+    from attngen.backends.cuda.scalar.writer import scalar_program
     from attngen.backends.cuda.target import find
     from attngen.ir.interpreter import run
     from attngen.ir.passes import PIPELINE

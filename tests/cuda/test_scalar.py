@@ -14,8 +14,8 @@ import pytest
 
 import attngen as ag
 from attngen.backends import Unsupported
-from attngen.backends.cuda import scalar
 from attngen.backends.cuda.ptx import Defect
+from attngen.backends.cuda.scalar import writer as scalar
 from attngen.ir.core import REGISTRY
 from attngen.ir.elementwise import Unary
 from attngen.ir.func import Func

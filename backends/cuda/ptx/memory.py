@@ -71,9 +71,9 @@ class Global:
     def freeze(self) -> Array:
         """All buffers as one array, which is from now on where their bytes are."""
         data = np.zeros(self.size + GUARD, np.uint8)
-        for k, (place, part) in enumerate(self.parts):
+        for number, (place, part) in enumerate(self.parts):
             data[place : place + part.size] = part
-            self.parts[k] = place, data[place : place + part.size]
+            self.parts[number] = place, data[place : place + part.size]
         nowhere = np.array([GLOBAL_BASE], np.int64)
         first, end, shift = (np.concatenate(x) for x in zip(*(self.runs or [(nowhere, nowhere, nowhere)]), strict=True))
         order = np.argsort(first, kind="stable")

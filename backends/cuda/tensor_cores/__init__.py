@@ -1,0 +1,1 @@
+"""Grids as Numba source that calls tile intrinsics: kernels for tensor cores."""
