@@ -57,9 +57,8 @@ class Pass:
 
     @property
     def summary(self) -> str:
-        """The first sentence of its description."""
-        paragraph = (inspect.getdoc(self.function) or "").partition("\n\n")[0]
-        return re.split(r"(?<=\.)\s", paragraph)[0].replace("\n", " ")
+        """The first paragraph of its description."""
+        return (inspect.getdoc(self.function) or "").partition("\n\n")[0].replace("\n", " ")
 
 
 PASSES: dict[str, Pass] = {}
