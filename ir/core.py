@@ -334,6 +334,13 @@ def walk(block: Block) -> Iterator[Op]:
             yield from walk(region)
 
 
+def uses(op: Op) -> set[Value]:
+    """Everything an op reads, its regions included; values of the regions themselves among it."""
+    inner = [x for region in op.regions for x in walk(region)]
+    yields = {value for x in (op, *inner) for region in x.regions for value in region.yields}
+    return {*op.operands, *(value for x in inner for value in x.operands), *yields}
+
+
 def attribute_key(op: Op) -> tuple[Any, ...]:
     """Attributes as a hashable key; floats by their text, so that NaN equals itself and 0.0 is not -0.0."""
     return tuple(float.__repr__(x) if isinstance(x, float) else x for x in op.attributes.values())

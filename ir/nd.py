@@ -186,6 +186,17 @@ class Contract(Op, name="nd.contract"):
 REDUCTIONS = {"sum": (np.add, 0.0), "max": (np.maximum, -math.inf), "min": (np.minimum, math.inf)}
 """kind -> (what it repeats, its identity)"""
 
+
+def identity(kind: str, element: ElementType) -> float | int:
+    """What a reduction in this type starts from."""
+    if kind == "sum" or element.is_float:
+        return REDUCTIONS[kind][1] if element.is_float else 0
+    if element is ElementType.I1:
+        return int(kind == "min")
+    top = 2 ** (8 * element.bytes - 1)
+    return -top if kind == "max" else top - 1
+
+
 ALGEBRA = {
     "sum": Facts(multilinear=(0,)),
     "max": Facts(positively_homogeneous=(0,), upper_bound=True),

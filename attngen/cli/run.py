@@ -85,7 +85,7 @@ def command(
     """
     if out is not None and inputs is not None and realpath(out) == realpath(inputs):
         raise click.UsageError(f"--out {out} would overwrite --inputs")
-    job = read_job(what, shapes, heads_kv, dtype, causal, inputs, seed)
+    job = read_job(what, shapes, heads_kv, dtype, inputs, seed, causal)
     pipeline = own_tiling(parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline), *find_target(target))
     checks: VerifyEach = "run" if run_each else verify_each
     if tiles:
@@ -106,9 +106,9 @@ def read_job(
     shapes: tuple[str, ...],
     heads_kv: int | None,
     dtype: str | None,
-    causal: bool,
     inputs: str | None,
     seed: int,
+    causal: bool = False,
 ) -> Job:
     if what is None:
         if inputs is not None:

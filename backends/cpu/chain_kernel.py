@@ -10,7 +10,7 @@ from attngen.backends.cpu import half, scalars
 from attngen.backends.cpu.kernels import Kernel, Pointers
 from attngen.backends.cpu.vector import Code, Ir, Size, ll
 from attngen.ir.core import Block
-from attngen.ir.nd import Constant
+from attngen.ir.nd import Constant, identity
 from attngen.ir.types import ElementType
 
 Where = Mapping[str, Ir]
@@ -75,7 +75,7 @@ class Chained(Kernel):
         """What reductions start from: for each kind as many vectors."""
         found: list[Ir] = []
         for kind, value in zip(self.kinds, self.body.yields[self.stored :], strict=True):
-            start = scalars.identity(kind, value.element)
+            start = identity(kind, value.element)
             found += [c.constant(start, c.vector_type(value.element, width))] * vectors
         return found
 

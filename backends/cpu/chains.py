@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from attngen.backends.cpu.counting import counted
 from attngen.backends.cpu.ops import Map
 from attngen.backends.cpu.recompute import Recomputed, long_axes
-from attngen.ir.core import Block, Op, Value, argument, at, walk
+from attngen.ir.core import Block, Op, Value, argument, at, uses
 from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
 from attngen.ir.loop import For, If, Parallel
@@ -47,13 +47,6 @@ def needed(loop: Parallel, ops: tuple[Op, ...]) -> list[Op]:
             wanted |= uses(op)
             found.append(op)
     return found[::-1]
-
-
-def uses(op: Op) -> set[Value]:
-    """Everything an op reads, its regions included; values of the regions themselves among it."""
-    inner = [x for region in op.regions for x in walk(region)]
-    yields = {value for x in (op, *inner) for region in x.regions for value in region.yields}
-    return {*op.operands, *(value for x in inner for value in x.operands), *yields}
 
 
 def chained(op: Op) -> bool:

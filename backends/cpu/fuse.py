@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from attngen.backends.cpu.chain_kernel import chain_row
-from attngen.backends.cpu.chains import uses
 from attngen.backends.cpu.ops import Map, Product, dot_axis
 from attngen.backends.cpu.product_kernel import product_row
-from attngen.ir.core import Block, Op, Value, argument
+from attngen.ir.core import Block, Op, Value, argument, uses
 from attngen.ir.diagnostics import remark
 from attngen.ir.func import Func
 from attngen.ir.loop import For, If, Parallel

@@ -13,6 +13,7 @@ from typing import ClassVar
 from attngen.backends.cpu import scalars
 from attngen.backends.cpu.target import Target
 from attngen.backends.cpu.vector import BYTE, I64, REGISTER, VOID, Code, Ir, Operand, Size, ll
+from attngen.ir.nd import identity
 from attngen.ir.types import ElementType
 
 Pointers = dict[str, Ir]
@@ -124,7 +125,7 @@ class Reduction(Kernel):
         source, out = self.operands["in0"], self.operands["out0"]
         lane = source.order[-1] if source.order else ""
         width = c.target.width(self.acc.bytes)
-        start = scalars.identity(self.kind, self.acc)
+        start = identity(self.kind, self.acc)
 
         def load(at: Pointers, size: int) -> Ir:
             return scalars.cast(c, c.load(at["in0"], source, lane, size), source.element, self.acc)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from attngen.backends.cpu.chains import uses
 from attngen.backends.cpu.recompute import long_axes
-from attngen.ir.core import Block, Op, Value, at
+from attngen.ir.core import Block, Op, Value, at, uses
 from attngen.ir.diagnostics import remark
 from attngen.ir.elementwise import Compare, Elementwise, Select, Sub
 from attngen.ir.func import Func

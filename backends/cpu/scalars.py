@@ -33,18 +33,6 @@ def extremum(sign: str) -> Callable[[Code, Ir, Ir], Ir]:
 maximum, minimum = extremum(">"), extremum("<")
 
 
-def identity(kind: str, element: ElementType) -> float | int:
-    """What a reduction starts from."""
-    if kind == "sum":
-        return 0.0 if element.is_float else 0
-    if element.is_float:
-        return -math.inf if kind == "max" else math.inf
-    if element is ElementType.I1:
-        return int(kind == "min")
-    top = 2 ** (8 * element.bytes - 1)
-    return -top if kind == "max" else top - 1
-
-
 def combine(c: Code, kind: str, x: Ir, *values: Ir) -> Ir:
     """Some steps of a reduction from x on. Extrema look for NaN in pairs of values at once: a NaN in x stays, since of an
     unordered pair the second is chosen."""

@@ -12,7 +12,6 @@ from math import prod
 from typing import NamedTuple
 
 from attngen.backends import Unsupported
-from attngen.backends.cpu.chains import uses
 from attngen.backends.cpu.counting import counted, expression
 from attngen.backends.cpu.kernels import Kernel, Reduction, Scalar
 from attngen.backends.cpu.lookup_kernel import OUTSIDE
@@ -21,7 +20,7 @@ from attngen.backends.cpu.ops import Chain, Lookup, Map, Pack, Product
 from attngen.backends.cpu.storage import ALIGNMENT, Storage
 from attngen.backends.cpu.target import Target
 from attngen.backends.cpu.vector import Operand, Size
-from attngen.ir.core import Block, Value, argument
+from attngen.ir.core import Block, Value, argument, uses
 from attngen.ir.elementwise import Elementwise
 from attngen.ir.func import Func
 from attngen.ir.loop import Bound, For, If, Load, Parallel, Store, trips

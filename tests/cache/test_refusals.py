@@ -28,6 +28,7 @@ from attngen import cache_state  # all that is needed is loaded: the other user 
 import platformdirs
 from attngen.backends.cpu import kept
 kept.host()
+attngen.__version__
 if os.geteuid() == 0:
     os.setgid({NOBODY})
     os.setuid({NOBODY})

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from attngen.backends.cuda import toolchain
+from attngen.backends.cuda import emit, toolchain
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Program
-from attngen.backends.cuda.scalar.writer import scalar_program
 from attngen.backends.cuda.target import find
 from attngen.ir.func import Func
 from attngen.ir.interpreter import run
@@ -34,7 +33,7 @@ def values(x: np.ndarray, element: ElementType) -> np.ndarray:
 
 def made(func: Func, shared_bytes: int | None = None) -> Program:
     target = TARGET if shared_bytes is None else dataclasses.replace(TARGET, shared_bytes=shared_bytes)
-    return scalar_program(func, target)
+    return emit.program(func, target)
 
 
 def execute(program: Program, inputs: Sequence[Any], ptx: Sequence[str] = ()) -> list[np.ndarray]:

@@ -109,7 +109,7 @@ def simulate(program: Program, inputs: list[np.ndarray], outputs: list[np.ndarra
 
 def main() -> None:
     """Attention with log-sum-exp under a mask, small and ragged."""
-    from attngen.backends.cuda.scalar.writer import scalar_program
+    from attngen.backends.cuda.emit import program
     from attngen.backends.cuda.target import find
     from attngen.ir.interpreter import run
     from attngen.ir.passes import PIPELINE
@@ -125,7 +125,7 @@ def main() -> None:
     inputs = [rng.standard_normal(tuple(axes.values())).astype(F32) for axes in shapes.values()]
     wanted = run(func, *inputs)
     outputs = [np.full(x.shape, np.nan, F32) for x in wanted]
-    simulate(scalar_program(func, find("sm_80")), inputs, outputs)
+    simulate(program(func, find("sm_80")), inputs, outputs)
     for got, want in zip(outputs, wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 

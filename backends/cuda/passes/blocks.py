@@ -20,10 +20,12 @@ HALF_BYTES = 2
 
 @dataclass(frozen=True)
 class Shape:
-    """rows: of a block; reduced: elements of a reduced axis per trip."""
+    """rows: of a block; reduced: elements of a reduced axis per trip; even: the same where it divides the axis, if that is
+    better. No elements have to be left out then, which takes registers."""
 
     rows: int
     reduced: int
+    even: int = 0
 
 
 SCALAR = Shape(32, 64)
@@ -49,9 +51,11 @@ def by_few_warps(width: int, busy: bool) -> Shape:
 def by_warpgroups(width: int, busy: bool) -> Shape:
     """For products of warpgroups (wgmma): two of them with 64 rows each, 227 KB of shared memory. Accumulators and two tiles of
     scores, one of them under way, stay in 240 registers."""
-    if width <= 96:
-        return Shape(128, 128 if width <= 48 else 96 if busy and width > 64 else 112)
-    return Shape(128, 96) if width <= 128 else Shape(128, 64)
+    if width <= 64:
+        return Shape(128, 128 if width <= 48 else 112, even=128)
+    if width <= 128:
+        return Shape(128, 112 if width <= 96 and not busy else 96, even=0 if busy else 128)
+    return Shape(128, 48, even=64)
 
 
 def operand(x: Value) -> Value:
@@ -95,8 +99,10 @@ def choose(func: Func, by: Callable[[int, bool], Shape]) -> dict[str, int]:
     height = prod(steps[name] for name in steps if role_of(func, name) == "row")
     # One warp alone multiplies slowly: small tiles leave room for more blocks beside it.
     reduced = min(shape.reduced, 64 if width <= 64 else 32) if products and height <= 16 else shape.reduced
+    known = {name: extent for value in func.args for name, extent in value.tensor.axes if isinstance(extent, int)}
     for name in (n for n in extents if n in wanted and n not in steps):
-        steps[name] = max(min(reduced, extents[name]), 1)
+        fits = shape.even and height > 16 and known.get(name, 1) % shape.even == 0
+        steps[name] = max(min(shape.even if fits else reduced, extents[name]), 1)
     whole = looked_up(func.body.ops)
     if not products:
         for type in dict.fromkeys(item.tensor for op in func.body.ops for item in (*op.operands, *op.results)):

@@ -22,7 +22,8 @@ from attngen.ir.rewrite import postorder
 from attngen.ir.types import RangeType, TensorType, bound
 
 KEPT = 128
-"""Left operands up to so many columns stay in registers for a whole loop; longer ones are read again in each trip."""
+"""Left operands up to so many columns stay in registers for a whole loop; longer ones are read again in each trip. (Warpgroups
+read left operands from shared memory.)"""
 
 
 @register_pass("choose-fragments")
@@ -189,7 +190,7 @@ class Choice:
         rows = tuple(n for n in self.roles.rows if n in value.names)
         order = (*(n for n in value.names if n not in (*rows, sides.inner)), *rows, sides.inner)
         staged = self.stage(value, order)
-        if bound(value.tensor.extents[sides.inner]) > KEPT:
+        if self.grid.engine == "mma" and bound(value.tensor.extents[sides.inner]) > KEPT:
             return self.put(Fragments(value=staged).result, ops)
         if staged not in self.kept:
             fragments = Fragments(value=staged)

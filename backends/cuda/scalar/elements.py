@@ -11,7 +11,7 @@ from attngen.backends.cuda.scalar.steps import LANES, Branch, Copy, Loop, Partia
 from attngen.backends.cuda.scalar.values import At, Values
 from attngen.ir.core import Value
 from attngen.ir.loop import Store
-from attngen.ir.nd import Contract, Reduce
+from attngen.ir.nd import Contract, Reduce, identity
 from attngen.ir.types import Axis, bound
 
 
@@ -187,7 +187,7 @@ class Elements(Values):
             x = ops.cast(self.read(op.value, at), op.value.element, op.acc)
             self.put(f"{name} = {ops.combined(op.kind, name, x)}")
 
-        self.accumulate(op, result, elements, partial, ops.identity(op.kind, op.acc), step)
+        self.accumulate(op, result, elements, partial, ops.literal(identity(op.kind, op.acc), op.acc), step)
 
 
 def contracts(phase: Phase) -> bool:

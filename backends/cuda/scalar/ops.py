@@ -9,7 +9,7 @@ import numpy as np
 from attngen.backends import Unsupported
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Op
-from attngen.ir.nd import REDUCTIONS, Constant, Expand, Index
+from attngen.ir.nd import Constant, Expand, Index
 from attngen.ir.types import BF16, F16, F32, F64, I1, I8, I32, I64, INDEX, ElementType, round_bf16
 
 TEXT: Mapping[type[Op], str] = {
@@ -97,16 +97,6 @@ def elementwise(op: Op, args: Sequence[str]) -> str:
     if element in (I8, I32) and isinstance(op, ew.Add | ew.Sub | ew.Mul):
         return f"{CALLED[element]}({text})"  # Numba computes in 64 bits
     return text
-
-
-def identity(kind: str, element: ElementType) -> str:
-    """What a reduction starts from."""
-    if element.is_float:
-        return literal(REDUCTIONS[kind][1], element)
-    if element is I1:
-        return str(kind == "min")
-    limits = np.iinfo(element.numpy.name)
-    return literal(limits.min if kind == "max" else limits.max, element)
 
 
 def combined(kind: str, x: str, y: str) -> str:

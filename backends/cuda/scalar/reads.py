@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from attngen.backends.cuda.scalar.ops import MOST_QUICK, QUICK
-from attngen.backends.cuda.scalar.steps import Copy, Partial, Put, Slot, Space, Work, uses
+from attngen.backends.cuda.scalar.steps import Copy, Partial, Put, Slot, Space, Work
 from attngen.ir import elementwise as ew
-from attngen.ir.core import Op, Value, walk
+from attngen.ir.core import Op, Value, uses, walk
 from attngen.ir.loop import Bound, For, If, Load, Parallel, Store
 from attngen.ir.nd import Constant, Contract, Expand, Gather, Index, Reduce
 from attngen.ir.types import Axis, Extent, TensorType

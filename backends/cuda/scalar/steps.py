@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 
-from attngen.ir.core import Op, Value, argument, walk
+from attngen.ir.core import Op, Value, argument
 from attngen.ir.loop import For, If
 from attngen.ir.nd import Contract, Reduce
 from attngen.ir.types import Axis, TensorType, bound
@@ -101,10 +101,3 @@ Step = Phase | Loop | Branch
 
 def size(axes: Iterable[Axis]) -> int:
     return prod(bound(extent) for _, extent in axes)
-
-
-def uses(op: Op) -> set[Value]:
-    """Everything an op reads, its regions included."""
-    inner = [x for region in op.regions for x in walk(region)]
-    yields = {value for x in (op, *inner) for region in x.regions for value in region.yields}
-    return {*op.operands, *(value for x in inner for value in x.operands), *yields}

@@ -1,8 +1,8 @@
 """Nests of loops as plain Numba CUDA kernels: any program, any element type, no tensor cores.
 
 One block of threads does one part of a nest, or several in turn. What the threads do step by step is planned in
-`scalar_phases.py`, where tiles live in `scalar_memory.py`, where threads wait in `scalar_barriers.py`; this file and its bases
-(`scalar_elements.py`, `scalar_values.py`, `scalar_source.py`) write it down. `scalar_functions.py` has what the text calls.
+`phases.py`, where tiles live in `memory.py`, where threads wait in `barriers.py`; this file and its bases (`elements.py`,
+`values.py`, `source.py`) write it down. `functions.py` has what the text calls.
 """
 
 from __future__ import annotations
@@ -11,29 +11,20 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.program import Entry, Part, Program, Stride, Workspace
+from attngen.backends.cuda.program import Entry, Part, Stride, Workspace
 from attngen.backends.cuda.scalar.barriers import Barriers
 from attngen.backends.cuda.scalar.elements import Elements, find_blocked
 from attngen.backends.cuda.scalar.memory import place_slots
 from attngen.backends.cuda.scalar.phases import Planner
-from attngen.backends.cuda.scalar.steps import Branch, Loop, Phase, Step, uses
+from attngen.backends.cuda.scalar.steps import Branch, Loop, Phase, Step
 from attngen.backends.cuda.target import Target
-from attngen.ir.core import Op, Value
+from attngen.ir.core import Op, Value, uses
 from attngen.ir.func import Func
 from attngen.ir.loop import For, Load, Parallel
 from attngen.ir.types import TensorType, bound
 
 WORKSPACE = 64 << 20
 """Bytes of global memory that the blocks of a kernel may use together."""
-
-
-def scalar_program(func: Func, target: Target) -> Program:
-    """A whole function, each nest a kernel of its own."""
-    arrays, temporaries = number_arrays(func)
-    nests = [op for op in func.body.ops if isinstance(op, Parallel)]
-    names = [func.name if len(nests) == 1 else f"{func.name}_{n}" for n in range(len(nests))]
-    entries = (write(func, nest, target, arrays, name) for nest, name in zip(nests, names, strict=True))
-    return Program(func, target, tuple(entries), temporaries)
 
 
 def number_arrays(func: Func) -> tuple[dict[Value, int], tuple[TensorType, ...]]:

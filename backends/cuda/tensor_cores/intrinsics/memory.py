@@ -83,27 +83,34 @@ class Rows:
 def copy_rows(name: str, extents: tuple[int, ...], rows: int, pieces: int, held: int, stride: int, threads: int) -> Any:
     """(shared address, global address, thread, strides and limits of the row axes) begins the copy of a tile, 16 bytes at a
     time, zeros behind its end. pieces: of a row in shared memory; held: those of them that are in the array."""
-    at_once = threads // pieces
+    across = min(pieces, threads)
+    at_once = threads // across
 
     def body(e: Emitter, shared: Any, address: Any, thread: Any, *values: Any) -> None:
         find = Rows(e, extents, values)
-        piece, first = e.b.urem(thread, e.i32(pieces)), e.b.udiv(thread, e.i32(pieces))
-        works = e.b.icmp_unsigned("<", thread, e.i32(at_once * pieces))
-        column = e.b.icmp_unsigned("<", piece, e.i32(held))
-        bytes = e.b.shl(piece, e.i32(4))
-        target = e.b.add(shared, e.b.add(e.b.mul(first, e.i32(stride)), bytes))
-        source = e.b.add(address, e.b.zext(e.b.select(column, bytes, e.i32(0)), I64))
-        for start in range(0, rows, at_once):
-            row = e.b.add(first, e.i32(start))
-            offset, inside = find.find(row)
-            inside = e.b.and_(inside, column)
-            place = e.b.select(inside, e.b.add(source, offset), address)
-            size = e.b.select(inside, e.i32(16), e.i32(0))
-            active = e.b.and_(works, e.b.icmp_unsigned("<", row, e.i32(rows)))
-            text = (
-                f"{{ .reg .pred p; setp.ne.b32 p, $3, 0; @p cp.async.cg.shared.global [$0+{start * stride}], [$1], 16, $2; }}"
-            )
-            e.asm(text, [], [target, place, size, e.b.zext(active, I32)], effect=True)
+        begin, first = e.b.urem(thread, e.i32(across)), e.b.udiv(thread, e.i32(across))
+        works = e.b.icmp_unsigned("<", thread, e.i32(at_once * across))
+        rest = e.b.add(shared, e.b.mul(first, e.i32(stride)))
+        # A row with more pieces than there are threads takes several turns.
+        for turn in range(0, pieces, across):
+            piece = e.b.add(begin, e.i32(turn))
+            column = e.b.icmp_unsigned("<", piece, e.i32(held))
+            bytes = e.b.shl(piece, e.i32(4))
+            target = e.b.add(rest, bytes)
+            source = e.b.add(address, e.b.zext(e.b.select(column, bytes, e.i32(0)), I64))
+            here = e.b.and_(works, e.b.icmp_unsigned("<", piece, e.i32(pieces))) if pieces > across else works
+            for start in range(0, rows, at_once):
+                row = e.b.add(first, e.i32(start))
+                offset, inside = find.find(row)
+                inside = e.b.and_(inside, column)
+                place = e.b.select(inside, e.b.add(source, offset), address)
+                size = e.b.select(inside, e.i32(16), e.i32(0))
+                active = e.b.and_(here, e.b.icmp_unsigned("<", row, e.i32(rows)))
+                text = (
+                    f"{{ .reg .pred p; setp.ne.b32 p, $3, 0; "
+                    f"@p cp.async.cg.shared.global [$0+{start * stride}], [$1], 16, $2; }}"
+                )
+                e.asm(text, [], [target, place, size, e.b.zext(active, I32)], effect=True)
 
     return intrinsic(name, "none", ["i32", "i64", "i32", *Rows.parameters(len(extents))], body)
 
