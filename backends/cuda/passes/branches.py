@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from attngen.backends.cuda.ops import Grid
-from attngen.backends.cuda.passes.padding import over_grids
-from attngen.ir.core import Block, Op, Value, argument, block_key, op_key
+from attngen.backends.cuda.passes.grids import fresh, over_grids
+from attngen.ir.core import Block, Op, Value
 from attngen.ir.func import Func
 from attngen.ir.loop import If
 from attngen.ir.pipeline import register_pass
@@ -20,18 +20,18 @@ def share_branches(func: Func) -> Func:
     before: loop.if %certain { %s = cuda.mma %q, %k; … %s … } { %s = cuda.mma %q, %k; … nd.select %keep, %s, -inf … }
     after:  %s = cuda.mma %q, %k;  loop.if %certain { … %s … } { … nd.select %keep, %s, -inf … }
     """
-    return over_grids(func, lambda grid, env: shared_grid(grid, env))
+    return over_grids(func, shared)
 
 
-def shared_grid(grid: Grid, env: dict[Value, Value]) -> Op:
-    return dataclasses.replace(grid, body=Sharing(dict(env)).block(grid.body, grid.body.args, Interner()))
+def shared(grid: Grid) -> Grid:
+    return dataclasses.replace(grid, body=Sharing().block(grid.body, grid.body.args, Interner()))
 
 
 class Sharing:
     """One run on one grid. env: what values have become."""
 
-    def __init__(self, env: dict[Value, Value]) -> None:
-        self.env = env
+    def __init__(self) -> None:
+        self.env: dict[Value, Value] = {}
 
     def get(self, x: Value) -> Value:
         return self.env.get(x, x)
@@ -46,7 +46,7 @@ class Sharing:
             elif op.regions:
                 new = op.rebuild(self.get, lambda b: self.block(b, fresh(b), interner))
             else:
-                new = self.plain(op, ops, interner)
+                self.plain(op, ops, interner)
                 continue
             self.done(op, new)
             ops.append(new)
@@ -57,14 +57,13 @@ class Sharing:
             value.hint = value.hint or old.hint
             self.env[old] = value
 
-    def plain(self, op: Op, ops: list[Op], interner: Interner) -> Op:
+    def plain(self, op: Op, ops: list[Op], interner: Interner) -> None:
         """An op without regions: once, if an equal one has been computed."""
         new = op.rebuild(self.get, lambda b: b)
         found = interner.op(new)
         if found is new:
             ops.append(new)
         self.done(op, found)
-        return found
 
     def choice(self, op: If, ops: list[Op], interner: Interner) -> Op:
         inputs = tuple(map(self.get, op.inputs))
@@ -73,7 +72,7 @@ class Sharing:
         common = set(second.values())
         for old, new in first.items():
             if new in common and new not in ops:
-                interner.seen.setdefault(key_of(new), new)
+                interner.op(new)
                 ops.append(new)
                 self.done(old, new)
         for old, new in second.items():
@@ -100,11 +99,3 @@ class Sharing:
         known = {r for r in self.env if r.op is not None}
         kept = tuple(op for op in block.ops if not (op.results and all(r in known for r in op.results)))
         return self.block(Block(block.args, kept, block.yields), fresh(block), interner)
-
-
-def key_of(op: Op) -> object:
-    return op_key(op, lambda x: x, tuple(block_key(b, {}) for b in op.regions))
-
-
-def fresh(block: Block) -> tuple[Value, ...]:
-    return tuple(argument(x.type, x.hint) for x in block.args)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from attngen.backends.cuda.ops import Finite, Fragments, Grid, Mma, Pad, Stage
 from attngen.backends.cuda.passes.blocks import operand
 from attngen.backends.cuda.passes.distribute import Roles, Sides
-from attngen.backends.cuda.passes.padding import over_grids
+from attngen.backends.cuda.passes.grids import fresh, outside, over_grids
 from attngen.ir.build import cast, select
-from attngen.ir.core import Block, Op, Value, argument, at, constant_value
+from attngen.ir.core import Block, Op, Value, at, constant_value, uses
 from attngen.ir.diagnostics import remark
 from attngen.ir.elementwise import Add, Mul, Select, Sub
 from attngen.ir.func import Func
@@ -37,32 +37,34 @@ def choose_fragments(func: Func) -> Func:
     A masked product does without its mask where its right operand is finite, since 0 times that is 0.
     """
     layouts = {item: p.layout.names for item, p in zip(func.args, func.params, strict=True)}
-    return over_grids(func, lambda grid, env: Choice(grid, layouts, dict(env)).rebuild())
+    return over_grids(func, lambda grid: Choice(grid, layouts).rebuild())
 
 
 class Choice:
     """One run on one grid. layouts: the order of axes in memory of the function's parameters; homes: for each range, the ops
     that go first in the body that it belongs to."""
 
-    def __init__(self, grid: Grid, layouts: Mapping[Value, tuple[str, ...]], env: dict[Value, Value]) -> None:
-        self.grid, self.layouts, self.env = grid, layouts, env
+    def __init__(self, grid: Grid, layouts: Mapping[Value, tuple[str, ...]]) -> None:
+        self.grid, self.layouts = grid, layouts
         self.roles = Roles(grid)
+        self.env: dict[Value, Value] = {}
+        self.placed = outside(grid)
+        """Ops that need no place any more."""
         self.outer: dict[Value, Value] = {}
         """Ranges that a region takes, as the loops around it have them."""
         self.homes: dict[Value, list[Op]] = {}
         self.staged: dict[tuple[Value, tuple[Value, ...], tuple[str, ...]], Value] = {}
         self.kept: dict[Value, Value] = {}
+        self.home: list[Op] = []
 
     def get(self, item: Value) -> Value:
         return self.env.get(item, item)
 
-    def rebuild(self) -> Op:
-        self.home: list[Op] = []
+    def rebuild(self) -> Grid:
         for item in self.grid.body.args:
             if isinstance(item.type, RangeType):
                 self.homes[item] = self.home
-        body = self.block(self.grid.body, self.grid.body.args, self.home)
-        return dataclasses.replace(self.grid, body=without_dead(body))
+        return dataclasses.replace(self.grid, body=self.block(self.grid.body, self.grid.body.args, self.home))
 
     def block(self, block: Block, args: tuple[Value, ...], first: list[Op]) -> Block:
         self.env |= dict(zip(block.args, args, strict=True))
@@ -81,13 +83,13 @@ class Choice:
                     self.product(product.op, self.get(other), op.results[0], ops)
                 else:
                     self.plain(op, ops)
-        return Block(args, (*first, *ops), tuple(map(self.get, block.yields)))
+        yields = tuple(map(self.get, block.yields))
+        return Block(args, live((*first, *ops), yields), yields)
 
     def plain(self, op: Op, ops: list[Op]) -> None:
         match op:
             case For():
-                args = tuple(argument(item.type, item.hint) for item in op.body.args)
-                first: list[Op] = []
+                args, first = fresh(op.body), list[Op]()
                 self.homes[args[0]] = first
                 inits = tuple(map(self.get, op.inits))
                 limits = {n: None if item is None else self.get(item) for n, item in (("first", op.first), ("end", op.end))}
@@ -96,7 +98,7 @@ class Choice:
                 inputs = tuple(map(self.get, op.inputs))
                 blocks: list[Block] = []
                 for block in (op.then, op.otherwise):
-                    args = tuple(argument(item.type, item.hint) for item in block.args)
+                    args = fresh(block)
                     pairs = zip(args, inputs, strict=True)
                     self.outer |= {a: self.outer.get(item, item) for a, item in pairs if isinstance(item.type, RangeType)}
                     blocks.append(self.block(block, args, []))
@@ -108,6 +110,10 @@ class Choice:
         for old, value in zip(op.results, new.results, strict=True):
             value.hint = value.hint or old.hint
             self.env[old] = value
+        self.append(new, ops)
+
+    def append(self, new: Op, ops: list[Op]) -> None:
+        self.placed.add(new)
         ops.append(new)
 
     # ---- products
@@ -136,10 +142,10 @@ class Choice:
                 then=Block((), (made,), made.results),
                 otherwise=Block((), (*before, exact), exact.results),
             )
-            ops.append(choice)
+            self.append(choice, ops)
             self.env[result] = choice.results[0]
         else:
-            ops.append(made)
+            self.append(made, ops)
             self.env[result] = made.result
         self.env[result].hint = result.hint
 
@@ -161,19 +167,10 @@ class Choice:
         return not self.roles.columns(item.tensor) and not {*item.names} & {*self.roles.rows}
 
     def put(self, value: Value, ops: list[Op]) -> Value:
-        """Append what a new value needs. What other ops read has been appended before."""
-        known = {id(op) for op in ops}
-
-        def old(op: Op) -> bool:
-            return id(op) in known or any(r in self.made for r in op.results)
-
-        for op in postorder((value,), stop=old, regions=False):
-            ops.append(op)
+        """Append what a new value needs."""
+        for op in postorder((value,), stop=self.placed.__contains__, regions=False):
+            self.append(op, ops)
         return value
-
-    @property
-    def made(self) -> set[Value]:
-        return set(self.env.values()) | set(self.staged.values()) | set(self.kept.values())
 
     def order(self, sides: Sides) -> tuple[str, ...]:
         """Batch axes first, last the axis that is the innermost of the array, if it is one of the product's."""
@@ -197,7 +194,7 @@ class Choice:
             fragments.result.hint = value.hint
             self.kept[staged] = fragments.result
             home = next(ops for ops in self.homes.values() if staged.op in ops)
-            home.append(fragments)
+            self.append(fragments, home)
         return self.kept[staged]
 
     def stage(self, value: Value, order: tuple[str, ...]) -> Value:
@@ -216,7 +213,8 @@ class Choice:
                 made.append(Pad(value=part.result, to=pad.to, loc=load.loc))
             made.append(Stage(value=made[-1].results[0], order=order, loc=load.loc))
             made[-1].results[0].hint = load.source.hint
-            home.extend(made)
+            for new in made:
+                self.append(new, home)
             self.staged[key] = made[-1].results[0]
         return self.staged[key]
 
@@ -240,40 +238,19 @@ def zero_behind(x: Value, mask: Value) -> bool:
 
 def sole_addition(op: Contract, block: Block) -> Op | None:
     """The addition that alone reads a product, if its other operand has the same axes."""
-    readers = [o for o in block.ops if op.result in o.operands or any(reads(b, op.result) for b in o.regions)]
+    readers = [o for o in block.ops if op.result in uses(o)]
     if len(readers) != 1 or op.result in block.yields or not isinstance(readers[0], Add):
         return None
     add = readers[0]
     return add if add.lhs is not add.rhs and add.lhs.type == add.rhs.type else None
 
 
-def reads(block: Block, value: Value) -> bool:
-    inside = any(value in o.operands or any(reads(b, value) for b in o.regions) for o in block.ops)
-    return inside or value in block.yields
-
-
-def without_dead(block: Block, needed: frozenset[Value] = frozenset()) -> Block:
-    """The block without ops whose results nobody reads."""
-    live = set(block.yields) | needed
-    ops: list[Op] = []
-    for op in reversed(block.ops):
-        if live.isdisjoint(op.results):
-            continue
-        new = op.rebuild(lambda item: item, without_dead)
-        if new is not op:
-            # Results are compared by identity: the op keeps its own.
-            object.__setattr__(new, "results", op.results)
-            for r in op.results:
-                r.op = new
-        ops.append(new)
-        live.update(new.operands)
-        live.update(item for b in new.regions for item in free_values(b))
-    return Block(block.args, tuple(reversed(ops)), block.yields)
-
-
-def free_values(block: Block) -> set[Value]:
-    """What a block reads from outside."""
-    own = set(block.args) | {r for op in block.ops for r in op.results}
-    read = set(block.yields) | {item for op in block.ops for item in op.operands}
-    read |= {item for op in block.ops for b in op.regions for item in free_values(b)}
-    return read - own
+def live(ops: Sequence[Op], yields: Iterable[Value]) -> tuple[Op, ...]:
+    """The ops whose results somebody reads."""
+    found: list[Op] = []
+    read = set(yields)
+    for op in reversed(ops):
+        if not read.isdisjoint(op.results):
+            found.append(op)
+            read |= uses(op)
+    return tuple(reversed(found))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-
-import numpy as np
 
 from attngen.backends.cuda.ops import Cut, Grid, Inside, Pad
 from attngen.backends.cuda.passes.blocks import operand
 from attngen.backends.cuda.passes.distribute import Roles
+from attngen.backends.cuda.passes.grids import outside, over_grids
 from attngen.ir.build import compare, constant, folded, sub
 from attngen.ir.core import Block, Op, Value, argument, at
 from attngen.ir.elementwise import Select
 from attngen.ir.func import Func
-from attngen.ir.loop import Bound, For, If, Load, Parallel, Store
-from attngen.ir.nd import REDUCTIONS, Contract, Expand, Index, Reduce
+from attngen.ir.loop import Bound, For, If, Load, Store
+from attngen.ir.nd import Contract, Expand, Index, Reduce, identity
 from attngen.ir.pipeline import register_pass
 from attngen.ir.rewrite import postorder
 from attngen.ir.types import Axis, ElementType, RangeType, TensorType
@@ -32,30 +30,7 @@ def pad_tiles(func: Func) -> Func:
 
     Padded elements are never stored, and count in no reduction: there stands its identity in their place.
     """
-    return over_grids(func, lambda grid, env: Padding(grid).rebuild(env))
-
-
-def over_grids(func: Func, change: Callable[[Grid, dict[Value, Value]], Op]) -> Func:
-    """The function with each grid changed: `change(grid, env)` on what its operands have become."""
-    env: dict[Value, Value] = {}
-    ops: list[Op] = []
-    for op in func.body.ops:
-        new = change(op, env) if isinstance(op, Grid) else op.rebuild(lambda x: env.get(x, x), lambda b: outer(b, env))
-        env.update(zip(op.results, new.results, strict=True))
-        ops.append(new)
-    return func.with_body(Block(func.args, tuple(ops), tuple(env.get(x, x) for x in func.outputs)))
-
-
-def outer(block: Block, env: dict[Value, Value]) -> Block:
-    """A block of an op that is no grid, which may read what grids have made."""
-    own = dict(env)
-    ops: list[Op] = []
-    for op in block.ops:
-        new = op.rebuild(lambda x: own.get(x, x), lambda b: outer(b, own))
-        own.update(zip(op.results, new.results, strict=True))
-        ops.append(new)
-    yields = tuple(own.get(x, x) for x in block.yields)
-    return block if tuple(ops) == block.ops and yields == block.yields else Block(block.args, tuple(ops), yields)
+    return over_grids(func, lambda grid: Padding(grid).rebuild())
 
 
 class Padding:
@@ -65,11 +40,13 @@ class Padding:
         self.grid, self.roles = grid, Roles(grid)
         self.raw: dict[Value, Value] = {}
         """Loads before they are padded."""
+        self.placed = outside(grid)
+        """Ops that need no place any more."""
 
-    def rebuild(self, env: dict[Value, Value]) -> Op:
+    def rebuild(self) -> Grid:
         body = self.grid.body
         ranges = {x.range.axis: x for x in body.args if isinstance(x.type, RangeType)}
-        return dataclasses.replace(self.grid, body=self.block(body, body.args, dict(env), ranges))
+        return dataclasses.replace(self.grid, body=self.block(body, body.args, {}, ranges))
 
     def extent(self, name: str, type: TensorType) -> int:
         return self.roles.step(name, type.extents[name])
@@ -92,7 +69,6 @@ class Scope:
     def __init__(self, padding: Padding, env: dict[Value, Value], ranges: dict[str, Value]) -> None:
         self.padding, self.roles, self.env, self.ranges = padding, padding.roles, env, ranges
         self.ops: list[Op] = []
-        self.seen: set[Op] = set()
         self.masked: dict[tuple[Value, str, float | int], Value] = {}
 
     def get(self, x: Value) -> Value:
@@ -100,22 +76,16 @@ class Scope:
 
     def emit(self, value: Value) -> Value:
         """Append what a new value needs."""
-
-        def known(op: Op) -> bool:
-            return op in self.seen or all(r in self.values for r in op.results)
-
-        for op in postorder((value,), stop=known, regions=False):
-            self.seen.add(op)
-            self.ops.append(op)
+        for op in postorder((value,), stop=self.padding.placed.__contains__, regions=False):
+            self.append(op)
         return value
 
-    @property
-    def values(self) -> set[Value]:
-        return set(self.env.values())
+    def append(self, op: Op) -> None:
+        self.padding.placed.add(op)
+        self.ops.append(op)
 
     def put(self, old: Op, new: Op) -> None:
-        self.seen.add(new)
-        self.ops.append(new)
+        self.append(new)
         for a, b in zip(old.results, new.results, strict=True):
             b.hint = a.hint
             self.env[a] = b
@@ -138,7 +108,7 @@ class Scope:
                 case Reduce():
                     value = self.get(op.value)
                     for name in op.over:
-                        value = self.inside(value, op.value, name, identity(op))
+                        value = self.inside(value, op.value, name, identity(op.kind, op.acc))
                     self.put(op, dataclasses.replace(op, value=value))
                 case Contract():
                     self.contract(op)
@@ -147,10 +117,9 @@ class Scope:
                     own = {r.range.axis for r in op.ranges}
                     axes = tuple((n, e) for n, e in op.value.tensor.axes if n not in own and e != value.tensor.extents[n])
                     ranges = tuple(self.get(r) for r in op.ranges)
-                    front = (
-                        self.emit(Cut(value=value, ranges=ranges, axes=axes).result) if value.type != op.value.type else value
-                    )
-                    self.put(op, dataclasses.replace(op, value=front, target=self.get(op.target), ranges=ranges))
+                    if value.type != op.value.type:
+                        value = self.emit(Cut(value=value, ranges=ranges, axes=axes).result)
+                    self.put(op, dataclasses.replace(op, value=value, target=self.get(op.target), ranges=ranges))
                 case For():
                     inits = tuple(map(self.get, op.inits))
                     carried = tuple(argument(x.type, a.hint) for x, a in zip(inits, op.body.args[1:], strict=True))
@@ -206,16 +175,3 @@ class Scope:
                 otherwise = Block((two,), tuple(postorder((kept,))), (kept,))
                 self.masked[key] = self.emit(If(condition=whole, inputs=(value,), then=then, otherwise=otherwise).result)
         return self.masked[key]
-
-
-def identity(op: Reduce) -> float | int:
-    """What changes nothing in a reduction."""
-    if op.acc.is_float:
-        return REDUCTIONS[op.kind][1]
-    if op.acc is ElementType.I1:
-        return int(op.kind == "min")
-    limits = np.iinfo(op.acc.numpy.name)
-    return int(limits.min if op.kind == "max" else limits.max)
-
-
-__all__ = ["Parallel", "over_grids", "pad_tiles"]

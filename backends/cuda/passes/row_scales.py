@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from attngen.backends.cuda.ops import Grid
 from attngen.backends.cuda.passes.blocks import operand
 from attngen.backends.cuda.passes.distribute import Roles, Sides
-from attngen.backends.cuda.passes.padding import over_grids
+from attngen.backends.cuda.passes.grids import outside, over_grids
 from attngen.ir.build import div, exp2, maximum, minimum, mul, neg, reduce, select, unary
 from attngen.ir.core import Op, Value, constant_value
 from attngen.ir.diagnostics import remark
@@ -31,7 +32,10 @@ def scale_rows(func: Func) -> Func:
     after:  %e = nd.floor (nd.log2 (nd.reduce (nd.abs %p) kind max over [j]))
             %o = nd.div (nd.contract (nd.mul %p, 2^-%e), (nd.cast %v to f32) over [j]), 2^-%e
     """
-    outside = set(func.body.ops)
+
+    def scale(grid: Grid) -> Grid:
+        roles = Roles(grid)
+        return dataclasses.replace(grid, body=rewrite_block(grid.body, lambda op: rule(op, roles), {}, outside(grid)))
 
     def rule(op: Op, roles: Roles) -> Value | None:
         sides = roles.sides(op) if isinstance(op, Contract) else None
@@ -39,12 +43,7 @@ def scale_rows(func: Func) -> Func:
             return None
         return None if small(sides.left) else scaled(sides)
 
-    return over_grids(
-        func,
-        lambda grid, env: dataclasses.replace(
-            grid, body=rewrite_block(grid.body, lambda op: rule(op, Roles(grid)), dict(env), outside)
-        ),
-    )
+    return over_grids(func, scale)
 
 
 def scaled(sides: Sides) -> Value:
