@@ -27,7 +27,9 @@ def compile(
 
     inputs: by name, a shape, an attngen.Spec(shape, dtype) or a NumPy array to take both from; `attngen.upto(n)` is an extent
     that is known when the kernel is called. dtype: of inputs given as a shape. pipeline: passes as text, in place of the
-    common ones. verify_each: True checks the IR after every pass; "run" also executes a small instance before and after it.
+    common ones; the backend's own follow, unless it names some of them, so that a kernel's pipeline runs again as it is and
+    passes can be left out. verify_each: True checks the IR after every pass; "run" also executes a small instance before and
+    after it.
 
     Raises Error for inputs that do not fit the program or each other, and whatever a pass or the backend refuses.
     """

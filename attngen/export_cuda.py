@@ -25,11 +25,11 @@ from pathlib import PurePath
 from typing import Any
 
 import attngen
-from attngen.backends.cuda import facts
-from attngen.backends.cuda.assembler import cubin
 from attngen.backends.cuda.build import Built as CudaBuilt
 from attngen.backends.cuda.program import Map, Program
-from attngen.backends.cuda.toolchain import module
+from attngen.backends.cuda.toolchain import facts
+from attngen.backends.cuda.toolchain.assembler import cubin
+from attngen.backends.cuda.toolchain.compiler import module
 from attngen.ir.diagnostics import Error
 from attngen.kernel import Built, Traced
 from attngen.written import write

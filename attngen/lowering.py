@@ -33,7 +33,8 @@ def build_kernel(
     pipeline: str | Pipeline | None = None,
     verify_each: VerifyEach = True,
 ) -> Kernel:
-    """Run the pipeline (None: the common one) and the backend's passes, emit and build; or find the result of that on disk.
+    """Run the pipeline (None: the common one), the backend's passes if it names none of them, emit and build; or find the
+    result of that on disk.
 
     Where an extent is 0 nothing needs a loop: empty outputs are not computed, and what else there is the interpreter computes.
     """
@@ -41,11 +42,12 @@ def build_kernel(
     start = time.perf_counter()
     backend, variant = find_target(target)
     loaded = time.perf_counter() - start  # the first time, its modules are imported
+    target = without_blanks(target)
     check_sizes(traced)
     steps = (
         parse_pipeline(PIPELINE) if pipeline is None else parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
     )
-    steps = Pipeline((*own_tiling(steps, backend, variant).steps, *parse_pipeline(backend.passes(variant)).steps))
+    steps = with_own_passes(own_tiling(steps, backend, variant), backend, variant)
     live = tuple(k for k, v in enumerate(traced.func.outputs) if v.tensor.size)
     func, sources = with_outputs(traced, live)
     if not live or any(not v.tensor.size for op in func.body.ops for v in (*op.operands, *op.results)):
@@ -88,6 +90,13 @@ def own_tiling(steps: Pipeline, backend: Backend, variant: str) -> Pipeline:
     return Pipeline(tuple(step for several in found for step in several))
 
 
+def with_own_passes(steps: Pipeline, backend: Backend, variant: str) -> Pipeline:
+    """The pipeline followed by the backend's passes; as it is, if it names some of them."""
+    own = parse_pipeline(backend.passes(variant)).steps
+    named = {step.name for step in own} & {step.name for step in steps.steps}
+    return steps if named else Pipeline((*steps.steps, *own))
+
+
 def with_outputs(traced: Traced, live: tuple[int, ...]) -> tuple[Func, tuple[str, ...]]:
     """The function with some of its outputs and without parameters that are empty and not read; and the inputs it reads."""
     func = traced.func
@@ -121,11 +130,36 @@ def find_target(target: object) -> tuple[Backend, str]:
     """The backend, and what follows the colon: `cpu:x86-64-v3`, `cpu:x86-64-v3,vector_bits=512`."""
     if not isinstance(target, str):
         raise Error(f'target: expected a name such as "cpu", got {target!r}')
-    name, _, variant = target.partition(":")
-    if name not in built_in() and name not in (known := backend_names()):
-        raise Error(f"target: there is no backend {name!r}; {suggest(name, known)}")
+    name, _, variant = without_blanks(target).partition(":")
+    if name not in built_in() and name not in backend_names():
+        raise Error(f"target: there is no backend {name!r}; {meant(name)}")
     backend = get_backend(name)
     if variant.partition(",")[0] not in backend.targets():  # what follows a comma the backend checks
+        if variant.isdecimal() and name == "cuda":
+            raise Error(f"target: {target}: cuda is the current GPU; devices are chosen by the arrays")
         shown = ", ".join(f"{name}:{v}" if v else name for v in backend.targets())
         raise Error(f"target: {name} has no variant {variant!r}; known: {shown}")
     return backend, variant
+
+
+def without_blanks(target: str) -> str:
+    return "".join(target.split())
+
+
+OTHER_NAMES = {"gpu": "cuda", "nvidia": "cuda"}
+
+
+def meant(name: str) -> str:
+    """What a name that is no backend's may stand for: one in capitals, a variant without its backend, options without one."""
+    known = backend_names()
+    first, comma, options = name.partition(",")
+    guess = OTHER_NAMES.get(first.lower(), first.lower())
+    if comma and guess in known:
+        variant = "sm_90a" if guess == "cuda" else next(filter(None, get_backend(guess).targets()), "VARIANT")
+        return f"options follow a variant: {guess}:{variant},{options}"
+    if guess in known:
+        return f"did you mean {guess}?"
+    for other in sorted(built_in()):
+        if first in get_backend(other).targets():
+            return f"did you mean {other}:{name}?"
+    return suggest(name, known)

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import attngen
-from attngen.backends.cuda.driver import driver
+from attngen.backends.cuda.runtime.driver import driver
 
 ROUNDS, TURN = 20, 10
 """How many turns each gets, and calls of each turn."""

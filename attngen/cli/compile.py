@@ -11,7 +11,7 @@ from attngen.cli.run import read_job, read_tiles, waiting, with_tiles
 from attngen.export import SUFFIXES
 from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import parse_pipeline
-from attngen.lowering import build_kernel
+from attngen.lowering import build_kernel, find_target, own_tiling
 from attngen.specs import DTYPES
 
 
@@ -23,6 +23,7 @@ from attngen.specs import DTYPES
 )
 @click.option("--heads-kv", type=click.IntRange(1), metavar="N", help="Heads of key and value, if fewer than query heads.")
 @click.option("--dtype", type=click.Choice(list(DTYPES)), help="Element type of the inputs (float32).")
+@click.option("--causal", is_flag=True, help="Query i sees the keys up to i; for the built-in attention.")
 @click.option(
     "--target", "targets", multiple=True, metavar="NAME", help="See attngen list targets. Several, best first: one .so for all."
 )
@@ -36,6 +37,7 @@ def command(
     shapes: tuple[str, ...],
     heads_kv: int | None,
     dtype: str | None,
+    causal: bool,
     targets: tuple[str, ...],
     name: str,
     cc: str,
@@ -79,12 +81,16 @@ def command(
             raise click.UsageError(f"--out {out}: the suffix says what to write: {' '.join(SUFFIXES)}")
         for target in targets or ("cpu",):
             export_cuda.check(out, target, len(targets))
-    job = read_job(what, shapes, heads_kv, dtype, None, 0)
-    pipeline = parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline)
+    found = {target: find_target(target) for target in targets or ("cpu",)}  # so that passes and ops of backends are known
+    job = read_job(what, shapes, heads_kv, dtype, None, 0, causal)
+    common = parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline)
+    pipelines = {target: own_tiling(common, *each) for target, each in found.items()}
     if tiles:
-        pipeline = with_tiles(job, pipeline, read_tiles(tiles))
+        pipelines = {target: with_tiles(job, each, read_tiles(tiles)) for target, each in pipelines.items()}
     with waiting("compiling"):
-        first, *others = [build_kernel(job.program, job.traced, target=t, pipeline=pipeline) for t in targets or ("cpu",)]
+        first, *others = [
+            build_kernel(job.program, job.traced, target=t, pipeline=pipelines[t]) for t in targets or ("cpu",)
+        ]
         for out in outs:
             first.export(out, name=name or ("attention" if what is None else ""), cc=cc, versions=others)
     click.echo("\n".join(f"{out}: {SUFFIXES[PurePath(out).suffix]}" for out in outs))

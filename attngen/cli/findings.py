@@ -186,7 +186,10 @@ def first_line(path: str) -> str:
 
 def gpu(missing: list[Missing]) -> dict[str, str]:
     """What compiles for NVIDIA GPUs, which needs none, and what runs there."""
-    names = ("assembler", "device", "driver", "kept", "reports", "target", "toolchain", "tools")
+    names = (
+        *("toolchain.assembler", "runtime.device", "runtime.driver", "toolchain.kept", "toolchain.reports", "target"),
+        *("toolchain.compiler", "toolchain.tools"),
+    )
     modules = (import_module(f"attngen.backends.cuda.{name}") for name in names)
     assembler, device, driver, kept, reports, target, toolchain, programs = modules
     rows = {package: version for package, version in kept.versions().items() if "cuda" in package or "nvidia" in package}

@@ -22,6 +22,7 @@ from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import PASSES, Pipeline, parse_pipeline, run_pipeline
 from attngen.ir.printer import print_func
 from attngen.ir.verify import verify
+from attngen.lowering import find_target, own_tiling, with_own_passes
 
 SEPARATOR = "// -----"
 
@@ -103,6 +104,7 @@ def names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
 @click.argument("file", default="-")
 @click.option("-p", "--pass-pipeline", metavar="TEXT", help="Passes to run, such as 'canonicalize,tile{i=64 j=128}'.")
 @click.option("--passes-as-options", hidden=True)
+@click.option("--target", metavar="NAME", help="Go on with its own passes, as a compilation for it would.")
 @click.option("--load-pass-plugin", multiple=True, metavar="FILE.py", help="Run a Python file that registers passes or ops.")
 @click.option("--print-ir-before", multiple=True, metavar="PASS[,…]", callback=names, help="Print the IR before these passes.")
 @click.option("--print-ir-before-all", is_flag=True, help="Print the IR before each pass.")
@@ -123,6 +125,7 @@ def command(
     file: str,
     pass_pipeline: str | None,
     passes_as_options: str | None,
+    target: str | None,
     load_pass_plugin: tuple[str, ...],
     print_ir_before: frozenset[str],
     print_ir_before_all: bool,
@@ -149,6 +152,7 @@ def command(
     attngen opt f.ir -p canonicalize,fold-scale        run two passes
     attngen opt f.ir --canonicalize --tile="i=64 j=8"  the same habit as in mlir-opt
     attngen opt f.ir -p default                        the whole derivation
+    attngen opt f.ir -p default --target cuda:sm_90a   also what follows for this target
     attngen opt f.ir -p default --print-ir-after-change --run-each
     attngen opt f.ir --load-pass-plugin=mine.py --my-pass
     attngen opt f.ir --print-op-generic | mlir-opt --allow-unregistered-dialect
@@ -160,10 +164,12 @@ def command(
     check = not no_verify_each and verify_each.lower() not in ("false", "0")
     text, name = read_text(file)
     pipeline = pass_pipeline or passes_as_options or ""
+    found = None if target is None else find_target(target)  # so that the passes and ops of its backend are known
     for step in re.sub(r"\{.*?\}", "", pipeline).split(","):
         is_pass(step.strip())  # brings in the backends if one of their passes is meant
+    steps = parse_pipeline(PIPELINE if pipeline == "default" else pipeline)
     options = Options(
-        pipeline=parse_pipeline(PIPELINE if pipeline == "default" else pipeline),
+        pipeline=with_own_passes(own_tiling(steps, *found), *found) if found and steps.steps else steps,
         verify_each="run" if run_each or verify_each.lower() == "run" else check,
         before=frozenset(PASSES) if print_ir_before_all else print_ir_before,
         after=frozenset(PASSES) if print_ir_after_all else print_ir_after,

@@ -23,7 +23,7 @@ from attngen.ir.func import Func
 from attngen.ir.passes import PIPELINE
 from attngen.ir.pipeline import PASSES, Pipeline, Step, VerifyEach, parse_pipeline, run_pipeline
 from attngen.kernel import Kernel
-from attngen.lowering import arrays_of, build_kernel, find_target, own_tiling
+from attngen.lowering import arrays_of, build_kernel, find_target, own_tiling, with_own_passes
 from attngen.report import NOT_MEASURED, Loop, Report, made_in
 from attngen.specs import DTYPES, show_shape
 from attngen.thread_count import get_num_threads
@@ -85,8 +85,9 @@ def command(
     """
     if out is not None and inputs is not None and realpath(out) == realpath(inputs):
         raise click.UsageError(f"--out {out} would overwrite --inputs")
+    found = find_target(target)  # so that the passes and ops of its backend are known
     job = read_job(what, shapes, heads_kv, dtype, inputs, seed, causal)
-    pipeline = own_tiling(parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline), *find_target(target))
+    pipeline = own_tiling(parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline), *found)
     checks: VerifyEach = "run" if run_each else verify_each
     if tiles:
         pipeline = with_tiles(job, pipeline, read_tiles(tiles))
@@ -175,10 +176,9 @@ def show_stages(job: Job, pipeline: Pipeline, target: str, checks: VerifyEach) -
     def show(stage: str, func: Func) -> None:
         click.echo(f"// -----// IR Dump After {stage} //----- //\n{func}", err=True)
 
-    backend, variant = find_target(target)
-    steps = (*pipeline.steps, *parse_pipeline(backend.passes(variant)).steps)
     show("input", job.traced.func)
-    run_pipeline(job.traced.func, Pipeline(steps), verify_each=checks, after=show)
+    steps = with_own_passes(pipeline, *find_target(target))
+    run_pipeline(job.traced.func, steps, verify_each=checks, after=show)
 
 
 def show_stage(kernel: Kernel, stage: str) -> int:

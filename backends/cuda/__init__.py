@@ -1,7 +1,7 @@
 """The CUDA backend: loop-level IR to kernels for NVIDIA GPUs, through Numba, NVVM and ptxas.
 
-Each nest of loops becomes one kernel, as short Numba source (`program.py`). `toolchain.py` makes PTX and machine code of it
-without a GPU; `launch.py` runs it on one, and `emulate.py` in the interpreter of PTX in `ptx/`, which needs none.
+Each nest of loops becomes one kernel, as short Numba source (`program.py`). `toolchain/` makes PTX and machine code of it
+without a GPU; `runtime/launch.py` runs it on one, and `runtime/emulate.py` in the interpreter of PTX in `ptx/`, which needs none.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ class CudaBackend:
         """Those of GPUs, also where there is none: an array of this machine is then the first thing that is wrong."""
         if target.endswith(",emulated"):
             return None
-        from attngen.backends.cuda.device_arrays import DeviceArrays
+        from attngen.backends.cuda.runtime.device_arrays import DeviceArrays
 
         return DeviceArrays()
 
     def parallelism(self, target: str, rows: int) -> tuple[int, int]:
-        """A block for each multiprocessor of this machine's GPU, or of an H200 if there is none. Of blocks of one warp, each of the
-        four parts of a multiprocessor takes one."""
-        from attngen.backends.cuda.device import multiprocessors
+        """A block for each multiprocessor of this machine's GPU, or of an H200 if there is none. Of blocks of one warp, each of
+        the four parts of a multiprocessor takes one."""
+        from attngen.backends.cuda.runtime.device import multiprocessors
 
         return (rows, 4 * multiprocessors()) if rows <= WARP_ROWS else (128, multiprocessors())
 
     def fingerprint(self, target: str) -> Mapping[str, str]:
-        from attngen.backends.cuda.kept import fingerprint
+        from attngen.backends.cuda.toolchain.kept import fingerprint
 
         return fingerprint(target)
 

@@ -7,9 +7,9 @@ from math import prod
 from typing import Any
 
 from attngen.backends import Emitted, Saved, one
-from attngen.backends.cuda.arguments import View, has_maps
-from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Entry, Program, Workspace
+from attngen.backends.cuda.runtime.arguments import View, has_maps
+from attngen.backends.cuda.runtime.kernels import Kernels
 from attngen.backends.cuda.target import find
 from attngen.ir.func import Func
 from attngen.ir.types import TensorType, bound
@@ -46,10 +46,10 @@ class Built:
 
     def __call__(self, inputs: Sequence[Any], outputs: Sequence[Any], threads: Callable[[], int] = one) -> None:
         if self.emulated:
-            from attngen.backends.cuda import emulate
+            from attngen.backends.cuda.runtime import emulate
 
             return emulate.run(self.func, self.suited, (*inputs, *outputs))
-        from attngen.backends.cuda import launch
+        from attngen.backends.cuda.runtime import launch
 
         launch.run(self.func, self.suited, (*inputs, *outputs), self.plans)
 
@@ -57,19 +57,19 @@ class Built:
         return None
 
     def launches(self) -> Sequence[str]:
-        from attngen.backends.cuda.description import described
+        from attngen.backends.cuda.toolchain.description import described
 
         return described(self.kernels)
 
     def stages(self) -> Mapping[str, str]:
-        from attngen.backends.cuda.toolchain import module
+        from attngen.backends.cuda.toolchain.compiler import module
 
         return {"ptx": module(self.kernels.ptx), **machine_code(self.kernels.cubin)}
 
 
 def machine_code(cubin: bytes) -> Mapping[str, str]:
     """The instructions, where there is something that lists them."""
-    from attngen.backends.cuda.reports import disassembler, disassembly
+    from attngen.backends.cuda.toolchain.reports import disassembler, disassembly
     from attngen.ir.diagnostics import Error
 
     try:

@@ -12,7 +12,8 @@ from attngen.backends.cuda.program import Entry, Program
 from attngen.backends.cuda.scalar.source import TAKEN
 from attngen.backends.cuda.scalar.writer import needed, number_arrays, write
 from attngen.backends.cuda.target import Target
-from attngen.backends.cuda.tensor_cores.tile_source import RESERVED, TileWriter
+from attngen.backends.cuda.tensor_cores.tile_source import TileWriter
+from attngen.backends.cuda.tensor_cores.tile_text import RESERVED
 from attngen.backends.cuda.tensor_cores.warpgroup_source import WarpgroupWriter
 from attngen.ir.core import Op, Value
 from attngen.ir.func import Func

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attngen.ir.core import Arrays, Env, Op, Value
-from attngen.ir.loop import Parallel, check_selects
+from attngen.ir.loop import Load, Parallel, check_selects
 from attngen.ir.nd import Contract
 from attngen.ir.types import Axis, ElementType, TensorType, Type, bound, scalar
 
@@ -180,7 +180,15 @@ class Grid(Parallel, name="cuda.grid"):
             raise self.error(f"{unknown[0]} is no axis of the grid")
         return super().infer()
 
-    @property
-    def height(self) -> int:
-        """How many rows a block works on, those included that are there only to fill fragments."""
-        return 16 * self.warps
+
+def loaded(value: Value) -> Load:
+    """The part of an array that a value is, padded or not."""
+    load = value.op.value.op if isinstance(value.op, Pad) else value.op
+    assert isinstance(load, Load)
+    return load
+
+
+def staged(value: Value) -> Stage:
+    """What brings a tile of shared memory there."""
+    assert isinstance(value.op, Stage)
+    return value.op

@@ -64,7 +64,7 @@ def find(variant: str) -> Target:
     if option not in ("", "emulated"):
         raise Error(f"target: cuda:{variant}: unknown option {option!r}; there is `emulated`, to run in an interpreter of PTX")
     if not name:
-        from attngen.backends.cuda.device import architecture
+        from attngen.backends.cuda.runtime.device import architecture
 
         name = architecture()
     if name not in KNOWN:

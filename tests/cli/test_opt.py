@@ -114,6 +114,13 @@ def test_files(capsys: Capture, file: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f.ir", "latin.ir", "out.ir"]
 
 
+def test_the_passes_of_a_target(capsys: Capture, file: Path) -> None:
+    assert main(["opt", str(file), "-p", "default", "--target", "cuda:sm_90a", "--print-ir-after-all"]) == 0
+    said = capsys.readouterr().err
+    for name in ("tile-warpgroups", "canonicalize#3", "scale-late", "overlap-products"):
+        assert f"IR Dump After {name} " in said
+
+
 def test_lists(capsys: Capture) -> None:
     assert main(["list"]) == 0
     said = capsys.readouterr().out

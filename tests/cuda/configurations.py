@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 
 import attngen as ag
-from attngen.backends.cuda import reports
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.ops import Grid, Mma
 from attngen.backends.cuda.passes.distribute import Roles
 from attngen.backends.cuda.target import find
+from attngen.backends.cuda.toolchain import reports
 from attngen.ir.core import walk
 from attngen.ir.func import Func
 from attngen.ir.loop import For

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from attngen.backends.cuda import ptx
-from attngen.backends.cuda.driver import SIGNATURES
 from attngen.backends.cuda.ptx.memory import Global
 from attngen.backends.cuda.ptx.program import link
 from attngen.backends.cuda.ptx.tensormaps import Tiles
+from attngen.backends.cuda.runtime.driver import SIGNATURES
 
 ELEMENTS = {0: 1, 3: 4, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}
 """Bytes of a CUtensorMapDataType."""

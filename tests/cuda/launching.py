@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from attngen.backends.cuda.kernels import Kernels
-from attngen.backends.cuda.map_parameters import maps_by_value
 from attngen.backends.cuda.program import Address, Copyable, Entry, Length, Map, Parameter, Part, Program, Stride, Workspace
+from attngen.backends.cuda.runtime.kernels import Kernels
+from attngen.backends.cuda.runtime.map_parameters import maps_by_value
 from attngen.backends.cuda.target import find
 from attngen.ir.parser import parse
 from attngen.ir.types import ElementType, TensorType, UpTo

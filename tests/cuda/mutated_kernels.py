@@ -14,7 +14,7 @@ import numpy as np
 import attngen
 from attngen.backends.cuda import ptx
 from attngen.backends.cuda.build import Built
-from attngen.backends.cuda.kernels import Kernels
+from attngen.backends.cuda.runtime.kernels import Kernels
 from tests.cuda.mutations import Mutant, mutants
 from tests.cuda.ptx.kernels import attend, triton
 

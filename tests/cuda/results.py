@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import attngen as ag
-from attngen.backends.cuda import kept
+from attngen.backends.cuda.toolchain import kept
 from tests.cuda.configurations import ARCHITECTURES, DTYPES, MASKS, WIDTHS, Configuration, Found, examine
 from tests.hygiene.tree import ROOT
 

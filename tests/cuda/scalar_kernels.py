@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from attngen.backends.cuda import emit, toolchain
+from attngen.backends.cuda import emit
 from attngen.backends.cuda.build import Built
-from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Program
+from attngen.backends.cuda.runtime.kernels import Kernels
 from attngen.backends.cuda.target import find
+from attngen.backends.cuda.toolchain import compiler as toolchain
 from attngen.ir.func import Func
 from attngen.ir.interpreter import run
 from attngen.ir.types import BF16, ElementType

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import attngen as ag
-from attngen.backends.cuda import reports
 from attngen.backends.cuda.target import find
+from attngen.backends.cuda.toolchain import reports
 from tests.cuda.configurations import ARCHITECTURES, DTYPES, MASKS, WIDTHS, Configuration, Found, examine
 
 FACTORS = (ARCHITECTURES, WIDTHS, DTYPES, MASKS, (True, False), (True, False))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import attngen as ag
-from attngen.backends.cuda import assembler
 from attngen.backends.cuda.build import Built
-from attngen.backends.cuda.description import described
+from attngen.backends.cuda.toolchain import assembler
+from attngen.backends.cuda.toolchain.description import described
 from attngen.cli import main
 from attngen.ir.diagnostics import Error
 from attngen.kernel import Kernel

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import attngen as ag
-from attngen.backends.cuda import assembler
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.program import Parameter
 from attngen.backends.cuda.ptx import Defect
+from attngen.backends.cuda.toolchain import assembler
 from attngen.ir.types import ElementType
 from attngen.specs import DTYPES, array_dtype
 from tests.cuda import launching

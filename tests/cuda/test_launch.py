@@ -16,11 +16,12 @@ import pytest
 import attngen as ag
 from attngen import onnx
 from attngen.backends import get_backend
-from attngen.backends.cuda import assembler, device, dlpack, driver, launch
 from attngen.backends.cuda.build import Built
-from attngen.backends.cuda.device_arrays import DeviceArrays
-from attngen.backends.cuda.kernels import Kernels
-from attngen.backends.cuda.memory import Buffer
+from attngen.backends.cuda.runtime import device, dlpack, driver, launch
+from attngen.backends.cuda.runtime.device_arrays import DeviceArrays
+from attngen.backends.cuda.runtime.kernels import Kernels
+from attngen.backends.cuda.runtime.memory import Buffer
+from attngen.backends.cuda.toolchain import assembler
 from attngen.cli import main
 from attngen.ir.pipeline import parse_pipeline
 from attngen.ir.types import ElementType

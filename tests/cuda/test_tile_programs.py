@@ -40,6 +40,32 @@ def test_program(name: str, dtype: str) -> None:
         np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=rounding, atol=rounding * largest + 1e-5)
 
 
+@ag.program(q="h i d", k="h j d", v="h j e", gain="d", out="h i e")
+def gained(q: ag.Tensor, k: ag.Tensor, v: ag.Tensor, gain: ag.Tensor) -> Any:
+    return ag.contract(ag.softmax(ag.contract(q * (gain + 1), k, over="d"), over="j"), v, over="j")
+
+
+@ag.program(q="i d", k="j d", v="i e", gain="j e", out="i j")
+def summed(q: ag.Tensor, k: ag.Tensor, v: ag.Tensor, gain: ag.Tensor) -> Any:
+    return ag.contract(q, k, over="d") + ag.contract(v, gain, over="e")
+
+
+def test_tiles_that_no_part_cuts_are_padded_too() -> None:
+    """They would be made once, around the grid. Of two products that are added, one starts from the other; what f16 holds
+    already is not scaled."""
+    rng = np.random.default_rng(0)
+    shapes = {gained: ((2, 24, 20), (2, 40, 20), (2, 40, 8), (20,)), summed: ((600, 16), (40, 16), (600, 8), (40, 8))}
+    for program, (q_shape, k_shape, v_shape, gain_shape) in shapes.items():
+        arrays = [rng.standard_normal(shape).astype(np.float16) for shape in shapes[program]]
+        kernel = ag.compile(program, q=q_shape, k=k_shape, v=v_shape, gain=gain_shape, dtype="float16", target=TARGET)
+        assert not any(r.message.startswith("declined") for r in kernel.remarks)
+        q, k, v, gain = (x.astype(np.float64) for x in arrays)
+        scores = np.einsum("...id,...jd->...ij", q * (gain + 1) if program is gained else q, k)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out = weights @ v / weights.sum(-1, keepdims=True) if program is gained else scores + v @ gain.T
+        np.testing.assert_allclose(np.asarray(kernel(*arrays), np.float64), out, rtol=2.0**-10, atol=1e-2)
+
+
 @ag.program(q="i d", k="j d", v="j e", out="i e")
 def cubed(q: ag.Tensor, k: ag.Tensor, v: ag.Tensor) -> Any:
     s: Any = ag.contract(q, k, over="d")

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda import assembler, reports, toolchain, tools
 from attngen.backends.cuda.build import Built
-from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.ptx import parse
+from attngen.backends.cuda.runtime.kernels import Kernels
 from attngen.backends.cuda.target import KNOWN, find
+from attngen.backends.cuda.toolchain import assembler, reports, tools
+from attngen.backends.cuda.toolchain import compiler as toolchain
 from attngen.ir.diagnostics import Error
 from tests.cuda import entries
 from tests.cuda.launching import HEAD
@@ -207,7 +208,7 @@ def test_an_assembler_that_does_not_work(
 
 
 NOWHERE = """
-from attngen.backends.cuda import assembler, reports
+from attngen.backends.cuda.toolchain import assembler, reports
 from attngen.backends.cuda.target import find
 from tests.cuda.test_toolchain import IGNORED
 cubin = assembler.cubin([IGNORED], find("sm_90a"))
@@ -236,7 +237,7 @@ def test_a_file_that_is_no_cubin() -> None:
 BESIDE = """
 import warnings
 import numpy as np, attngen as ag
-from attngen.backends.cuda import toolchain
+from attngen.backends.cuda.toolchain import compiler as toolchain
 from attngen.backends.cuda.target import find
 from tests.cuda import entries
 before = ag.compile(ag.attention, q=(1, 2, 40, 8), k=(1, 2, 40, 8), v=(1, 2, 40, 8))

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda import assembler, device, driver, reports, toolchain
+from attngen.backends.cuda.runtime import device, driver
+from attngen.backends.cuda.toolchain import assembler, reports
+from attngen.backends.cuda.toolchain import compiler as toolchain
 from attngen.cli import main
 from tests.cuda.fake_driver import FakeDriver
 
@@ -109,7 +111,7 @@ from tests.cuda.fake_driver import FakeDriver
 x = np.ones((1, 1, 8, 4), np.float32)
 assert np.allclose(ag.scaled_dot_product_attention(x, x, x), x)
 try:
-    from attngen.backends.cuda import toolchain
+    from attngen.backends.cuda.toolchain import compiler as toolchain
     toolchain.numba_cuda()
 except ag.Error as e:
     print(e)

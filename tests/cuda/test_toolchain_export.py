@@ -13,9 +13,10 @@ import pytest
 
 import attngen as ag
 from attngen import export, export_cuda
-from attngen.backends.cuda import ptx, reports
+from attngen.backends.cuda import ptx
 from attngen.backends.cuda.build import Built as Executable
-from attngen.backends.cuda.kernels import Kernels
+from attngen.backends.cuda.runtime.kernels import Kernels
+from attngen.backends.cuda.toolchain import reports
 from attngen.cli import main
 from attngen.kernel import Built, Traced
 from tests.cuda import entries

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from attngen.backends import Saved
-from attngen.backends.cuda import facts, kept
-from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Address, Copyable, Entry, Length, Map, Part, Program, Stride, Workspace
+from attngen.backends.cuda.runtime.kernels import Kernels
 from attngen.backends.cuda.target import find
+from attngen.backends.cuda.toolchain import facts, kept
 from attngen.ir.types import BF16, TensorType, UpTo
 from tests.cuda import entries
 
@@ -153,7 +153,7 @@ def test_an_assembler_that_pip_did_not_install(tmp_path: Path, monkeypatch: pyte
     """Has no version that could be asked for without running it: another file is another one."""
     program = tmp_path / "ptxas"
     monkeypatch.setattr(kept, "versions", lambda: {kept.ASSEMBLER: "none"})
-    monkeypatch.setattr("attngen.backends.cuda.tools.places", lambda name: [str(program)])
+    monkeypatch.setattr("attngen.backends.cuda.toolchain.tools.places", lambda name: [str(program)])
     found: list[Mapping[str, str]] = []
     for content in ("one", "another"):
         program.write_text(content)

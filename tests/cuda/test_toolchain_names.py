@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import attngen as ag
-from attngen.backends.cuda import assembler
 from attngen.backends.cuda.build import Built
 from attngen.backends.cuda.emit import program
-from attngen.backends.cuda.kernels import Kernels
+from attngen.backends.cuda.runtime.kernels import Kernels
 from attngen.backends.cuda.target import find
+from attngen.backends.cuda.toolchain import assembler
 from attngen.ir.func import Func
 
 

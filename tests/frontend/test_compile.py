@@ -12,6 +12,7 @@ import attngen as ag
 from attngen.backends import backend_names
 from attngen.ir.pipeline import parse_pipeline
 from attngen.kernel import Kernel
+from attngen.lowering import find_target, with_own_passes
 
 KNOWN = "float64, float32, float16, bfloat16, int64, int32, int8, bool"
 SHAPES: dict[str, Any] = {"q": (1, 2, 37, 8), "k": (1, 2, 53, 8), "v": (1, 2, 53, 5)}
@@ -85,6 +86,20 @@ def test_the_pipeline_says_what_was_run(kernel: Kernel) -> None:
     assert tile.options
     again = ag.compile(ag.attention, target="numpy", pipeline=kernel.pipeline, **SHAPES)
     assert again.func == kernel.func
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda:sm_90a,emulated"])
+def test_a_pipeline_runs_again_as_it_is(target: str) -> None:
+    """The backend's passes follow only where none of them is named, so that each can be left out."""
+    shapes: dict[str, Any] = dict.fromkeys("qkv", (1, 1, 64, 64))
+    kernel = ag.compile(ag.attention, dtype="float16", target=target, **shapes)
+    again = ag.compile(ag.attention, dtype="float16", target=target, pipeline=str(kernel.pipeline), **shapes)
+    assert again.pipeline == kernel.pipeline and again.func == kernel.func
+    assert find_target(f" {target.replace(':', ' : ')} ") == find_target(target)
+    last = kernel.pipeline.rpartition(",")[2]
+    fewer = parse_pipeline(kernel.pipeline.removesuffix(f",{last}"))
+    assert last == ("fuse-nests" if target == "cpu" else "overlap-products")
+    assert with_own_passes(fewer, *find_target(target)) == fewer
 
 
 def test_pipeline_given(normal: Any) -> None:
@@ -199,6 +214,12 @@ def test_extents_of_zero(normal: Any, zero: str, target: str) -> None:
         ({"dtype": "float31"}, f"dtype: the element type float31 is not supported; known: {KNOWN}"),
         ({"dtype": 7}, f"dtype: 7 is no element type; known: {KNOWN}"),
         ({"target": "cup"}, "target: there is no backend 'cup'; did you mean cpu?"),
+        ({"target": "gpu"}, "target: there is no backend 'gpu'; did you mean cuda?"),
+        ({"target": "CUDA:sm_80"}, "target: there is no backend 'CUDA'; did you mean cuda?"),
+        ({"target": "nvidia"}, "target: there is no backend 'nvidia'; did you mean cuda?"),
+        ({"target": "sm_90a"}, "target: there is no backend 'sm_90a'; did you mean cuda:sm_90a?"),
+        ({"target": "cuda,emulated"}, "there is no backend 'cuda,emulated'; options follow a variant: cuda:sm_90a,emulated"),
+        ({"target": "cuda:0"}, "target: cuda:0: cuda is the current GPU; devices are chosen by the arrays"),
         ({"target": None}, 'target: expected a name such as "cpu", got None'),
         ({"target": "numpy:fast"}, "target: numpy has no variant 'fast'; known: numpy"),
         ({"verify_each": "always"}, "verify_each: expected True, False or \"run\", got 'always'"),

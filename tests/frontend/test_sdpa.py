@@ -195,7 +195,7 @@ V: Any = np.zeros((2, 2, 7, 6), np.float32)
         ({"layout": None}, "layout: expected a name, got None"),
         ({"lse_base": "10"}, 'lse_base: expected "e" or "2", got \'10\''),
         ({"lse_base": 2}, "lse_base: expected a name, got 2"),
-        ({"target": "gpu"}, "target: there is no backend 'gpu'; did you mean cpu?"),
+        ({"target": "gpu"}, "target: there is no backend 'gpu'; did you mean cuda?"),
         ({"return_lse": "yes"}, "return_lse: expected True or False, got 'yes'"),
         ({"enable_gqa": 1}, "enable_gqa: expected True or False, got 1"),
         ({"is_causal": None}, "is_causal: expected True or False, got None"),

@@ -43,7 +43,7 @@ def test_readme_has_the_commands_that_ci_runs() -> None:
     """`.ci/run` takes the test command from the page; the other one must name the main job."""
     install, test = [block.strip() for block in blocks("sh")[:2]]
     assert install == "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/attngen run"
-    assert test == 'python3 -m venv .venv && .venv/bin/pip install ".[test]" && .venv/bin/python -m pytest'
+    assert test == 'python3 -m venv .venv && .venv/bin/pip install ".[test]" && .venv/bin/python -m pytest -n auto'
 
 
 def test_every_backend_says_what_it_runs_on() -> None:

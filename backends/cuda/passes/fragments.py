@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from attngen.backends.cuda.ops import Finite, Fragments, Grid, Mma, Pad, Stage
+from attngen.backends.cuda.ops import Finite, Fragments, Grid, Mma, Pad, Stage, loaded
 from attngen.backends.cuda.passes.blocks import operand
 from attngen.backends.cuda.passes.distribute import Roles, Sides
-from attngen.backends.cuda.passes.grids import fresh, outside, over_grids
+from attngen.backends.cuda.passes.grids import copies, fresh, outside, over_grids
 from attngen.ir.build import cast, select
 from attngen.ir.core import Block, Op, Value, at, constant_value, uses
 from attngen.ir.diagnostics import remark
@@ -69,18 +69,19 @@ class Choice:
     def block(self, block: Block, args: tuple[Value, ...], first: list[Op]) -> Block:
         self.env |= dict(zip(block.args, args, strict=True))
         ops: list[Op] = []
-        added = {op.result: add for op in block.ops if isinstance(op, Contract) and (add := sole_addition(op, block))}
-        skipped = {add: contract for contract, add in added.items()}
+        # Of two products that are added, the second one starts from the first.
+        onto = {add: op for op in block.ops if isinstance(op, Contract) and (add := sole_addition(op, block))}
+        late = set(onto.values())
         for op in block.ops:
             with at(op.loc):
-                if isinstance(op, Contract):
-                    if op.result not in added:
-                        self.product(op, None, op.result, ops)
-                elif op in skipped:
-                    product = skipped[op]
-                    (other,) = (item for item in op.operands if item is not product)
-                    assert isinstance(product.op, Contract)
-                    self.product(product.op, self.get(other), op.results[0], ops)
+                if op in onto:
+                    product = onto[op]
+                    (other,) = (item for item in op.operands if item is not product.result)
+                    self.product(product, self.get(other), op.results[0], ops)
+                elif op in late:
+                    continue
+                elif isinstance(op, Contract):
+                    self.product(op, None, op.result, ops)
                 else:
                     self.plain(op, ops)
         yields = tuple(map(self.get, block.yields))
@@ -151,16 +152,11 @@ class Choice:
 
     def again(self, mask: Value) -> tuple[list[Op], Value]:
         """The ops that compute a mask once more, from scalars of the block."""
-        found: list[Op] = []
-        env: dict[Value, Value] = {}
 
         def one(op: Op) -> bool:
             return bool(op.regions) or all(isinstance(item.type, TensorType) and self.is_scalar(item) for item in op.results)
 
-        for op in postorder((mask,), stop=one, regions=False):
-            new = dataclasses.replace(op.rebuild(lambda item: env.get(item, item), lambda b: b))
-            found.append(new)
-            env.update(zip(op.results, new.results, strict=True))
+        found, env = copies(postorder((mask,), stop=one, regions=False))
         return found, env.get(mask, mask)
 
     def is_scalar(self, item: Value) -> bool:
@@ -175,9 +171,8 @@ class Choice:
     def order(self, sides: Sides) -> tuple[str, ...]:
         """Batch axes first, last the axis that is the innermost of the array, if it is one of the product's."""
         value = operand(sides.right)
-        load = value.op.value.op if isinstance(value.op, Pad) else value.op
-        assert isinstance(load, Load)
-        memory = self.layouts.get(load.source, load.source.names)
+        source = loaded(value).source
+        memory = self.layouts.get(source, source.names)
         last = memory[-1] if memory[-1] in (sides.column, sides.inner) else sides.inner
         other = sides.column if last == sides.inner else sides.inner
         return (*(n for n in value.names if n not in (last, other)), other, last)
@@ -199,9 +194,7 @@ class Choice:
 
     def stage(self, value: Value, order: tuple[str, ...]) -> Value:
         """A part of an array in shared memory, read at the start of the loop that its ranges belong to."""
-        pad = value.op if isinstance(value.op, Pad) else None
-        load = pad.value.op if pad else value.op
-        assert isinstance(load, Load)
+        load = loaded(value)
         ranges = tuple(self.outer.get(self.get(r), self.get(r)) for r in load.ranges)
         key = load.source, ranges, order
         if key not in self.staged:
@@ -209,8 +202,8 @@ class Choice:
             home = inner[0] if inner else self.home
             part = Load(source=self.get(load.source), ranges=ranges, loc=load.loc)
             made: list[Op] = [part]
-            if pad:
-                made.append(Pad(value=part.result, to=pad.to, loc=load.loc))
+            if isinstance(value.op, Pad):
+                made.append(Pad(value=part.result, to=value.op.to, loc=load.loc))
             made.append(Stage(value=made[-1].results[0], order=order, loc=load.loc))
             made[-1].results[0].hint = load.source.hint
             for new in made:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterable
 
 from attngen.backends.cuda.ops import Grid
 from attngen.ir.core import Block, Op, Value, argument, uses, walk
 from attngen.ir.func import Func
-from attngen.ir.rewrite import rewrite
+from attngen.ir.loop import Parallel
+from attngen.ir.nd import Gather
+from attngen.ir.rewrite import postorder, rewrite, rewrite_block
 
 
 def over_grids(func: Func, change: Callable[[Grid], Grid]) -> Func:
@@ -18,6 +21,38 @@ def over_grids(func: Func, change: Callable[[Grid], Grid]) -> Func:
 def outside(grid: Grid) -> set[Op]:
     """The ops around a grid whose results it reads."""
     return {x.op for x in uses(grid) if x.op is not None} - {*walk(grid.body)}
+
+
+def drawn_in(grid: Grid) -> Grid:
+    """The grid with tiles of its own in place of those that are made around it; tables stay outside."""
+    around = outside(grid)
+    read = [x for op in walk(grid.body) for x in (op.at if isinstance(op, Gather) else uses_here(op))]
+
+    def stays(op: Op) -> bool:
+        return isinstance(op, Parallel) or not op.results[0].names
+
+    made, env = copies(postorder((x for x in read if x.op in around), stop=stays))
+    if not made:
+        return grid
+    known = {*around, *made, *(x.op for op in made for x in op.operands if x.op is not None)}
+    body = rewrite_block(grid.body, lambda _: None, env, known)
+    return dataclasses.replace(grid, body=Block(body.args, (*made, *body.ops), body.yields))
+
+
+def uses_here(op: Op) -> tuple[Value, ...]:
+    """What an op and the ends of its regions read."""
+    return (*op.operands, *(x for region in op.regions for x in region.yields))
+
+
+def copies(ops: Iterable[Op]) -> tuple[list[Op], dict[Value, Value]]:
+    """The ops once more, and what their results are there."""
+    made: list[Op] = []
+    env: dict[Value, Value] = {}
+    for op in ops:
+        new = dataclasses.replace(op.rebuild(lambda x: env.get(x, x), lambda b: b))
+        made.append(new)
+        env.update(zip(op.results, new.results, strict=True))
+    return made, env
 
 
 def fresh(block: Block) -> tuple[Value, ...]:

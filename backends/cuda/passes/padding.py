@@ -7,7 +7,7 @@ import dataclasses
 from attngen.backends.cuda.ops import Cut, Grid, Inside, Pad
 from attngen.backends.cuda.passes.blocks import operand
 from attngen.backends.cuda.passes.distribute import Roles
-from attngen.backends.cuda.passes.grids import outside, over_grids
+from attngen.backends.cuda.passes.grids import drawn_in, outside, over_grids
 from attngen.ir.build import compare, constant, folded, sub
 from attngen.ir.core import Block, Op, Value, argument, at
 from attngen.ir.elementwise import Select
@@ -28,9 +28,10 @@ def pad_tiles(func: Func) -> Func:
             %f = loop.if (%j is a whole part) { %s } { nd.select (cuda.inside %j), %s, -inf }
             %m = nd.reduce %f kind max over [j]
 
-    Padded elements are never stored, and count in no reduction: there stands its identity in their place.
+    Padded elements are never stored, and count in no reduction: there stands its identity in their place. A tile that is made
+    around a grid, since no part cuts it, is made in the grid.
     """
-    return over_grids(func, lambda grid: Padding(grid).rebuild())
+    return over_grids(func, lambda grid: Padding(drawn_in(grid)).rebuild())
 
 
 class Padding:

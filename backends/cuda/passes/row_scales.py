@@ -39,7 +39,7 @@ def scale_rows(func: Func) -> Func:
 
     def rule(op: Op, roles: Roles) -> Value | None:
         sides = roles.sides(op) if isinstance(op, Contract) else None
-        if not isinstance(sides, Sides) or operand(sides.right).element is not F16 or isinstance(operand(sides.left).op, Load):
+        if not isinstance(sides, Sides) or operand(sides.right).element is not F16 or operand(sides.left).element is F16:
             return None
         return None if small(sides.left) else scaled(sides)
 

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from attngen.backends.cuda.toolchain import numba_cuda
+from attngen.backends.cuda.toolchain.compiler import numba_cuda
 from attngen.ir.types import ElementType
 
 Ir = Any

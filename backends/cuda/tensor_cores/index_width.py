@@ -8,7 +8,7 @@ from attngen.backends.cuda.ops import Cut, Pad
 from attngen.ir import elementwise as ew
 from attngen.ir.core import Op, Value
 from attngen.ir.loop import Bound, Load
-from attngen.ir.nd import Constant, Expand, Gather, Index, Reduce
+from attngen.ir.nd import Constant, Expand, Index, Reduce
 from attngen.ir.types import ElementType
 
 Span = tuple[int, int]
@@ -83,7 +83,5 @@ class Widths:
                 return -most, most
             case ew.Max() | ew.Min() | ew.Select():
                 return min(s[0] for s in each), max(s[1] for s in each)
-            case Gather():
-                return WIDE
             case _:
                 return WIDE

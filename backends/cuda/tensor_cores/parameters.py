@@ -8,10 +8,10 @@ from attngen.backends.cuda.program import Address, Copyable, Length, Map, Parame
 
 
 class Parameters:
-    """layouts: a short name for each array, by its number."""
+    """words: a short name for each array, by its number."""
 
-    def __init__(self, names: Mapping[int, str]) -> None:
-        self.words = names
+    def __init__(self, words: Mapping[int, str]) -> None:
+        self.words = words
         self.found: dict[Parameter, str] = {}
 
     def name(self, parameter: Parameter, wish: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from attngen.backends.cuda.ops import Inside, Pad
 from attngen.backends.cuda.tensor_cores.index_width import NARROW, WIDE
@@ -12,6 +11,7 @@ from attngen.backends.cuda.tensor_cores.tiles import Carrier, Tile
 from attngen.ir.core import Value
 from attngen.ir.loop import Load, Store
 from attngen.ir.nd import REDUCTIONS, Gather, Index, Reduce
+from attngen.ir.types import Extent
 
 
 class ArrayText(TileText):
@@ -35,7 +35,7 @@ class ArrayText(TileText):
             terms.append(f"i64({first}) * {self.parameters.stride(number, r.range.axis)}")
         return " + ".join(terms), number
 
-    def row_arguments(self, value: Value, number: int, ranges: Sequence[Value]) -> list[str]:
+    def row_arguments(self, value: Value, number: int) -> list[str]:
         """Strides and limits of the row axes; an axis that an array lacks has stride 0."""
         strides, limits = list[str](), list[str]()
         for axis in self.roles.rows:
@@ -47,14 +47,16 @@ class ArrayText(TileText):
         value = self.grid.body.args[self.grid.axes.index(axis)]
         return self.ranges[value]
 
-    def column_arguments(self, value: Value, number: int, ranges: Sequence[Value], cut: Mapping[str, Any]) -> tuple[str, str]:
+    def column_arguments(
+        self, value: Value, number: int, ranges: Sequence[Value], extents: Mapping[str, Extent]
+    ) -> tuple[str, str]:
         """Stride and count of the column axis."""
         column = self.column(value)
         if not column:
             return "i64(0)", "i32(1)"
         stride = self.parameters.stride(number, column)
         mine = [r for r in ranges if r.range.axis == column]
-        return stride, f"i32({self.ranges[mine[0]].count if mine else cut[column]})"
+        return stride, f"i32({self.ranges[mine[0]].count if mine else extents[column]})"
 
     def load(self, value: Value, load: Load) -> None:
         """A part of an array in registers."""
@@ -66,7 +68,7 @@ class ArrayText(TileText):
             self.define(value, f"{name}({address})")
             return
         step, count = self.column_arguments(value, number, load.ranges, load.source.tensor.extents)
-        rows = self.row_arguments(value, number, load.ranges)
+        rows = self.row_arguments(value, number)
         name = self.call(f"load_{tile.layout}_{element}", "load_tile", element, tile, self.rows)
         self.define(value, f"{name}({', '.join((address, *self.place, step, count, *rows))})")
 
@@ -94,7 +96,7 @@ class ArrayText(TileText):
         step, count = self.column_arguments(op.value, number, op.ranges, op.target.tensor.extents)
         column = self.column(op.value)
         pairs = self.parameters.copyable(number, column) if kind.packed else "i32(0)"
-        rows = self.row_arguments(op.value, number, op.ranges)
+        rows = self.row_arguments(op.value, number)
         name = self.call(f"store_{kind.layout}", "store_tile", str(op.target.element), kind, self.rows)
         self.put(f"{name}({', '.join((value, address, 'row', 'column', step, count, pairs, *rows))})")
         self.numbers[op.result] = number
@@ -117,7 +119,7 @@ class ArrayText(TileText):
             step = self.parameters.stride(number, column)
             count = f"i32({self.ranges[mine[0]].count if mine else self.length(column, extents[column])})"
         shared_rows = any(n in self.roles.rows for n in own)
-        rows = self.row_arguments(op.table, number, load.ranges) if shared_rows else []
+        rows = self.row_arguments(op.table, number) if shared_rows else []
         tile = self.tile(op.result)
         given = (str(load.source.element), tile, kinds, self.rows if shared_rows else (), along)
         name = self.call("look_up", "look_up", *given)

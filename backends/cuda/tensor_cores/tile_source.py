@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.ops import Cut, Finite, Fragments, Inside, Mma, Pad, Stage
+from attngen.backends.cuda.ops import Cut, Finite, Fragments, Inside, Mma, Pad, Stage, staged
 from attngen.backends.cuda.passes.pipelining import stage_rows
 from attngen.backends.cuda.program import Address, Entry, Map, Part
 from attngen.backends.cuda.tensor_cores.tile_control import ControlText
-from attngen.backends.cuda.tensor_cores.tile_text import CARRIERS, RESERVED, Buffer, Range
+from attngen.backends.cuda.tensor_cores.tile_text import CARRIERS, Range
 from attngen.ir.core import Op, Value
 from attngen.ir.elementwise import Cast, Compare, Elementwise
 from attngen.ir.loop import Bound, For, If, Load, Store
@@ -20,7 +20,8 @@ from attngen.ir.types import I8, bound
 
 
 class TileWriter(ControlText):
-    """Writes one grid. numbers: of the arrays it may read or write, see `Program.arrays`; top: scalars from outside."""
+    """Writes one grid. Its bases, each on top of the one before: `tile_text.py`, `tile_arrays.py`, `tile_stages.py`,
+    `tile_control.py`."""
 
     # ---- the kernel
 
@@ -115,20 +116,15 @@ class TileWriter(ControlText):
             case Fragments():
                 self.settle()
                 at = self.constant(f"i32(i32({self.lane_a(op.value)}) + i32(warp * {16 * self.stride(op.value)}))", "left_lane")
-                name = self.call(
-                    "left_fragments",
-                    "left_fragments",
-                    self.tile(op.result),
-                )
+                name = self.call("left_fragments", "left_fragments", self.tile(op.result))
                 self.define(op.result, f"{name}(i32({self.buffers[op.value].variable} + {at}))")
             case Mma():
                 self.product(op)
             case Finite():
                 self.settle()
                 stage = op.value
-                assert isinstance(stage.op, Stage)
-                pieces = bound(stage.tensor.extents[stage.op.order[-1]]) * 2 // 16
-                given = (CARRIERS[stage.element], stage_rows(stage.op), pieces, self.stride(stage))
+                pieces = bound(stage.tensor.extents[staged(stage).order[-1]]) * 2 // 16
+                given = (CARRIERS[stage.element], stage_rows(staged(stage)), pieces, self.stride(stage))
                 self.define(op.result, f"{self.call('finite', 'finite', *given)}({self.buffers[stage].variable}, lane)")
             case Inside():
                 self.inside(op)
@@ -169,8 +165,8 @@ class TileWriter(ControlText):
             return
         predicate = op.predicate if isinstance(op, Compare) else ""
         word = op.name.removeprefix("nd.")
-        wish = f"{predicate or word}_{result.layout}" if result.layout != "one" else f"{predicate or word}_one"
-        name = self.call(wish, "elementwise", op.name, predicate, op.element_type() is I8, result, kinds)
+        given = (op.name, predicate, op.element_type() is I8, result, kinds)
+        name = self.call(f"{predicate or word}_{result.layout}", "elementwise", *given)
         self.define(op.result, f"{name}({', '.join(operands)})")
 
     def spread(self, value: Value, result: Value) -> None:
@@ -198,6 +194,3 @@ def load_namespace(calls: Sequence[Any]) -> Mapping[str, Any]:
     from attngen.backends.cuda.tensor_cores.intrinsics import namespace
 
     return namespace(calls)
-
-
-__all__ = ["CARRIERS", "RESERVED", "Buffer", "Range", "TileWriter"]

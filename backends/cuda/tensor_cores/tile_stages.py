@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from attngen.backends.cuda.ops import Mma, Pad, Stage
+from attngen.backends.cuda.ops import Mma, Stage, loaded, staged
 from attngen.backends.cuda.passes.pipelining import row_bytes, stage_bytes, stage_rows
 from attngen.backends.cuda.tensor_cores.tile_arrays import ArrayText
 from attngen.backends.cuda.tensor_cores.tile_text import Buffer, Range
 from attngen.backends.cuda.tensor_cores.tiles import Tile
 from attngen.ir.core import Value
-from attngen.ir.loop import Load
 from attngen.ir.types import bound
 
 
 class StageText(ArrayText):
     def stride(self, stage: Value) -> int:
-        assert isinstance(stage.op, Stage)
-        return row_bytes(stage.op)
+        return row_bytes(staged(stage))
 
     def lane_a(self, stage: Value) -> str:
         return f"i32(lane & 15) * {self.stride(stage)} + i32(lane >> 4) * 16"
@@ -30,16 +26,14 @@ class StageText(ArrayText):
 
     def product(self, op: Mma) -> None:
         self.settle()
-        stage = op.rhs
-        assert isinstance(stage.op, Stage)
         left = self.operand(op.lhs)
-        kind, result = self.kind(op.lhs), self.tile(op.result)
-        trans = stage.op.order[-1] not in op.over
-        buffer = self.buffers[stage].variable
         sums = [self.operand(op.add)] if op.add is not None else []
         if op.where is None:
             self.multiply(op, left, sums)
             return
+        stage, kind, result = op.rhs, self.kind(op.lhs), self.tile(op.result)
+        trans = staged(stage).order[-1] not in op.over
+        buffer = self.buffers[stage].variable
         mask = self.operand(op.where)
         total = self.fresh("masked")
         self.put(f"{total} = {sums[0] if sums else self.zeros(result)}")
@@ -54,8 +48,7 @@ class StageText(ArrayText):
     def multiply(self, op: Mma, left: str, sums: list[str]) -> None:
         """A product without a mask."""
         stage = op.rhs
-        assert isinstance(stage.op, Stage)
-        trans = stage.op.order[-1] not in op.over
+        trans = staged(stage).order[-1] not in op.over
         at = self.constant(self.lane_b(stage, trans), "right_lane")
         name = self.call("product", "product", self.kind(op.lhs), self.tile(op.result), self.stride(stage), trans, bool(sums))
         self.define(op.result, f"{name}({', '.join((left, f'i32({self.buffers[stage].variable} + {at})', *sums))})")
@@ -89,9 +82,7 @@ class StageText(ArrayText):
 
     def copy(self, op: Stage, target: str, part: Range | None) -> None:
         """Begin to copy a tile. part: of the loop's axis, if it is not the one that the trip is at."""
-        pad = op.value.op if isinstance(op.value.op, Pad) else None
-        load = pad.value.op if pad else op.value.op
-        assert isinstance(load, Load)
+        load = loaded(op.value)
         saved = dict(self.ranges)
         if part is not None:
             self.ranges |= {r: part for r in load.ranges if r not in self.grid.body.args}
@@ -101,12 +92,10 @@ class StageText(ArrayText):
         rows = [n for n in outer if bound(op.result.tensor.extents[n]) > 1 or n in self.roles.rows]
         lengths = tuple(bound(op.result.tensor.extents[n]) for n in rows)
         by_axis = {r.range.axis: self.ranges[r] for r in load.ranges}
+        longest = {**extents, **{r.range.axis: r.range.extent for r in load.ranges}}
         limits = [f"i32({by_axis[n].count if n in by_axis else extents[n]})" for n in rows]
         strides = [self.parameters.stride(number, n) for n in rows]
-        if last in by_axis:
-            held_text, held = by_axis[last].count, bound(by_axis_extent(load, last))
-        else:
-            held_text, held = str(extents[last]), bound(extents[last])
+        held_text, held = by_axis[last].count if last in by_axis else str(extents[last]), bound(longest[last])
         self.ranges = saved
         threads, total = 32 * self.grid.warps, stage_rows(op)
         columns = bound(op.result.tensor.extents[last])
@@ -126,7 +115,3 @@ class StageText(ArrayText):
         step = self.parameters.stride(number, last)
         where = f"i32({n} // {columns}), i32({n} % {columns}), {step}, i32({held_text})"
         self.put(f"        {slow}({', '.join((target, at, where, *strides, *limits))})")
-
-
-def by_axis_extent(load: Load, axis: str) -> Any:
-    return next(r.range.extent for r in load.ranges if r.range.axis == axis)

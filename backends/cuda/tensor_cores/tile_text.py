@@ -20,7 +20,7 @@ from attngen.backends.cuda.tensor_cores.tiles import Carrier, Layout, Tile
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.loop import For, trips
 from attngen.ir.nd import Constant
-from attngen.ir.types import BF16, F16, F32, I1, I8, I32, I64, ElementType, RangeType, bound
+from attngen.ir.types import BF16, F16, F32, I1, I8, I32, I64, ElementType, Extent, RangeType, bound
 
 CARRIERS: Mapping[ElementType, Carrier] = {F32: "f32", F16: "f16", BF16: "bf16", I1: "i1", I8: "i32", I32: "i32", I64: "i64"}
 RESERVED = (
@@ -47,7 +47,8 @@ class Buffer:
 
 
 class TileText:
-    """Writes one grid. numbers: of the arrays it may read or write, see `Program.arrays`; top: scalars from outside."""
+    """What the parts of a writer share. numbers: of the arrays it may read or write, see `Program.arrays`; words: their names
+    in the text, by number; top: scalars from outside."""
 
     def __init__(
         self, name: str, grid: Grid, numbers: Mapping[Value, int], words: Mapping[int, str], top: Sequence[Op], target: Target
@@ -143,7 +144,7 @@ class TileText:
     def kind(self, value: Value) -> Tile:
         return self.kinds.get(value) or self.tile(value)
 
-    def length(self, axis: str, extent: Any) -> str:
+    def length(self, axis: str, extent: Extent) -> str:
         return str(extent) if isinstance(extent, int) else self.parameters.length(axis)
 
     def op(self, op: Op) -> None:

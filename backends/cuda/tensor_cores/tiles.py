@@ -68,8 +68,3 @@ class Tile:
                 yield from (Place(n, 0, c) for n in range(self.blocks) for c in range(2))
             case "tile":
                 yield from (Place(n, r, c) for n in range(self.blocks) for r in range(2) for c in range(2))
-
-    @property
-    def word(self) -> str:
-        """A short name, for names of intrinsics."""
-        return f"{self.layout}{self.blocks or ''}_{self.element}"

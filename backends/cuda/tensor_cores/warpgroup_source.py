@@ -6,13 +6,16 @@ whose 16-byte pieces are swizzled), who waits for whom (mbarriers), and the prod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.ops import Finite, Fragments, Mma, Pad, Stage
-from attngen.backends.cuda.program import Entry, Map
+from attngen.backends.cuda.ops import Finite, Fragments, Grid, Mma, Pad, Stage, loaded, staged
+from attngen.backends.cuda.program import Map
+from attngen.backends.cuda.target import Target
 from attngen.backends.cuda.tensor_cores.panels import PANEL, ROW, box_bytes, descriptor, panel_bytes, panels, steps
-from attngen.backends.cuda.tensor_cores.tile_source import CARRIERS, Buffer, Range, TileWriter
+from attngen.backends.cuda.tensor_cores.tile_source import TileWriter
+from attngen.backends.cuda.tensor_cores.tile_text import CARRIERS, Buffer, Range
+from attngen.backends.cuda.tensor_cores.tiles import Tile
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.loop import For, Load
 from attngen.ir.types import RangeType, bound
@@ -26,24 +29,27 @@ FEW, MANY = 24, 240
 class WarpgroupWriter(TileWriter):
     """Writes one grid whose engine is wgmma."""
 
-    groups: int
-    barriers: int
-    """Where the mbarriers begin in shared memory; known once all tiles have their places."""
-
-    # ---- the kernel
-
-    def entry(self) -> Entry:
-        self.groups = self.grid.warps // 4
+    def __init__(
+        self, name: str, grid: Grid, numbers: Mapping[Value, int], words: Mapping[int, str], top: Sequence[Op], target: Target
+    ) -> None:
+        super().__init__(name, grid, numbers, words, top, target)
+        self.groups = grid.warps // 4
+        """How many warpgroups multiply."""
+        self.used |= {"group"}
         self.arrived: set[Value] = set()
-        self.barrier_count = 0
+        """Tiles that are copied once and have been waited for."""
         self.full: dict[Value, int] = {}
         self.empty: dict[Value, int] = {}
-        stages = [op for op in walk(self.grid.body) if isinstance(op, Stage)]
-        for op in stages:
-            self.reserve(op)
+        """The numbers of the mbarriers that say so of a tile's first buffer."""
+        self.barrier_count = 0
+        for op in walk(grid.body):
+            if isinstance(op, Stage):
+                self.reserve(op)
         self.barriers = self.shared
+        """Where the mbarriers begin in shared memory."""
         self.shared += 8 * self.barrier_count
-        return super().entry()
+
+    # ---- the kernel
 
     @property
     def threads(self) -> int:
@@ -62,7 +68,6 @@ class WarpgroupWriter(TileWriter):
 
     def body(self) -> None:
         """First what all threads compute, then the two roles."""
-        self.used |= {"group"}
         common = [op for op in self.grid.body.ops if self.everywhere(op)]
         for op in common:
             self.op(op)
@@ -96,10 +101,9 @@ class WarpgroupWriter(TileWriter):
     def start_barriers(self) -> None:
         init = self.call("barrier_init", "barrier_init")
         self.put("if thread == 0:")
-        for value, at in (*self.full.items(), *self.empty.items()):
-            assert isinstance(value.op, Stage)
-            arrivals = 1 if self.full.get(value) == at else 4 * self.groups
-            for slot in range(value.op.stages):
+        each = (*((x, at, 1) for x, at in self.full.items()), *((x, at, 4 * self.groups) for x, at in self.empty.items()))
+        for value, at, arrivals in each:
+            for slot in range(staged(value).stages):
                 self.put(f"    {init}({self.barrier_at(at + slot)}, {arrivals})")
         self.put(f"    {self.call('barriers_visible', 'barriers_visible')}()")
         self.put(f"{self.call('barrier', 'barrier')}()")
@@ -159,9 +163,7 @@ class WarpgroupWriter(TileWriter):
 
     def boxes(self, op: Stage, barrier: str, target: str) -> None:
         """Begin the copies of a tile, a panel at a time."""
-        pad = op.value.op if isinstance(op.value.op, Pad) else None
-        load = pad.value.op if pad else op.value.op
-        assert isinstance(load, Load)
+        load = loaded(op.value)
         number = self.numbers[load.source]
         *outer, last = op.order
         extents = op.result.tensor.extents
@@ -180,7 +182,7 @@ class WarpgroupWriter(TileWriter):
             self.put(f"{copy}(i32({target} + {panel * panel_bytes(op)}), {parameter}, {barrier}, {', '.join(where)})")
 
     def settle(self) -> None:
-        """Nothing: tiles are waited for one by one, in `await_stages`."""
+        """Nothing: tiles are waited for one by one, in `trips` and `await_own`."""
 
     # ---- the loop of those who multiply
 
@@ -223,9 +225,8 @@ class WarpgroupWriter(TileWriter):
 
     def point(self, stage: Value, turn: str) -> None:
         """Let a tile's variable be the address of the buffer of this turn."""
-        assert isinstance(stage.op, Stage)
         b = self.buffers[stage]
-        self.put(f"{b.variable} = i32(shared + i32({turn} * {box_bytes(stage.op)}) + {b.offset})")
+        self.put(f"{b.variable} = i32(shared + i32({turn} * {box_bytes(staged(stage))}) + {b.offset})")
 
     def wait_for(self, stage: Value, turn: str, phase: str) -> None:
         self.put(f"{self.call('barrier_wait', 'barrier_wait')}({self.slot(self.full[stage], turn)}, {phase})")
@@ -257,40 +258,34 @@ class WarpgroupWriter(TileWriter):
             self.variables[op.result], self.kinds[op.result] = self.buffers[op.value].variable, self.tile(op.result)
         elif isinstance(op, Finite):
             stage = op.value
-            assert isinstance(stage.op, Stage)
-            name = self.call("finite", "finite_words", CARRIERS[stage.element], box_bytes(stage.op))
+            name = self.call("finite", "finite_words", CARRIERS[stage.element], box_bytes(staged(stage)))
             self.define(op.result, f"{name}({self.buffers[stage].variable}, lane)")
         else:
             super().op(op)
 
     def rows_of(self, stage: Value) -> tuple[int, int]:
-        assert isinstance(stage.op, Stage)
-        return ROW, panel_bytes(stage.op)
+        return ROW, panel_bytes(staged(stage))
 
     def described(self, stage: Value, summed_last: bool, offset: str = "") -> str:
-        assert isinstance(stage.op, Stage)
         at = self.buffers[stage].variable
         address = f"i32({at} + {offset})" if offset else at
-        return f"(i64({descriptor(stage.op, summed_last)}) | i64(i32({address} & 262143) >> 4))"
+        return f"(i64({descriptor(staged(stage), summed_last)}) | i64(i32({address} & 262143) >> 4))"
 
     def multiply(self, op: Mma, left: str, sums: list[str]) -> None:
         self.define(op.result, self.multiplied(op, left, sums, wait=True))
 
     def multiplied(self, op: Mma, left: str, sums: list[str], *, wait: bool) -> str:
         stage, result = op.rhs, self.tile(op.result)
-        assert isinstance(stage.op, Stage)
-        summed_last = stage.op.order[-1] in op.over
+        summed_last = staged(stage).order[-1] in op.over
         (inner,) = [n for n in op.over if self.roles.is_column(n, op.lhs.tensor.extents[n])]
         count = bound(op.lhs.tensor.extents[inner]) // 16
-        rights = steps(stage.op, summed_last, count)
-        tile, lefts = self.kind(op.lhs), ()
-        where = isinstance(op.lhs.op, Fragments)
+        rights, lefts = steps(staged(stage), summed_last, count), ()
+        registers: Tile | None = self.kind(op.lhs)
         if isinstance(op.lhs.op, Fragments):
             own = op.lhs.op.value
-            assert isinstance(own.op, Stage)
-            left = self.described(own, True, f"i32(group * {64 * ROW})")
-            lefts = steps(own.op, True, count)
-        given = (CARRIERS[stage.element], None if where else tile, result, lefts, rights, not summed_last, bool(sums), wait)
+            left, registers = self.described(own, True, f"i32(group * {64 * ROW})"), None
+            lefts = steps(staged(own), True, count)
+        given = (CARRIERS[stage.element], registers, result, lefts, rights, not summed_last, bool(sums), wait)
         name = self.call("warpgroup_product" if wait else "begin_product", "warpgroup_product", *given)
         return f"{name}({', '.join((left, self.described(stage, summed_last), *sums))})"
 
@@ -302,9 +297,7 @@ class Ahead:
     def __init__(self, writer: WarpgroupWriter, op: Mma, turn: str, phase: str, following: str, end: str) -> None:
         self.writer, self.op, self.turn, self.phase = writer, op, turn, phase
         self.following, self.end = following, end
-        stage = op.rhs.op
-        assert isinstance(stage, Stage)
-        self.stages = stage.stages
+        self.stages = staged(op.rhs).stages
         self.name, self.next = writer.fresh(op.result.hint or "ahead"), writer.fresh("next_turn")
         self.started, self.other = writer.fresh("started"), writer.fresh("next_phase")
 

@@ -18,7 +18,6 @@ MAKERS: Mapping[str, Callable[..., Any]] = {
         elementwise.elementwise,
         elementwise.spread,
         elementwise.again,
-        elementwise.constant,
         reductions.reduce,
         reductions.reduce_warp,
         reductions.step,

@@ -207,18 +207,3 @@ def again(name: str, tile: Tile) -> Any:
         return e.asm("mov.b32 $0, $1;", [x.type], [x], effect=True)
 
     return intrinsic(name, tile, [tile], body)
-
-
-def constant(name: str, value: float, result: Tile) -> Any:
-    """A number."""
-
-    def body(e: Emitter) -> Any:
-        kind = {"i1": None, "i32": I32, "i64": I64}.get(result.element, F32)
-        from attngen.backends.cuda.tensor_cores.intrinsics.emitter import I1, ir
-
-        return ir.Constant(kind or I1, int(value) if result.element in ("i1", "i32", "i64") else float(value))
-
-    return intrinsic(name, result, [], body)
-
-
-SUPPORTED = frozenset({*FLOATS, *WHOLE, *TRUTHS, "nd.cast", "nd.compare", "nd.select"})

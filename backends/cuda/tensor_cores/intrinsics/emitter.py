@@ -16,20 +16,17 @@ cgutils: Any = import_module("numba.cuda.cgutils")
 extending: Any = import_module("numba.cuda.extending")
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-F32, F64, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
+F32, HALF = ir.FloatType(), ir.HalfType()
 
 NUMBA: Mapping[str, Any] = {
     "f32": types.float32,
-    "f64": types.float64,
     "i32": types.int32,
     "u32": types.uint32,
     "i64": types.int64,
-    "u64": types.uint64,
     "i1": types.boolean,
-    "u16": types.uint16,
     "none": types.void,
 }
-LETTERS = {str(I16): "h", str(I32): "r", str(I64): "l", str(F32): "f", str(F64): "d"}
+LETTERS = {str(I16): "h", str(I32): "r", str(I64): "l", str(F32): "f"}
 
 
 def carrier(element: Carrier, layout: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attngen.backends.cuda.tensor_cores.intrinsics.emitter import F32, I1, I16, I32, Emitter, cgutils, intrinsic, ir
+from attngen.backends.cuda.tensor_cores.intrinsics.emitter import F32, I1, I16, I32, Emitter, cgutils, intrinsic
 from attngen.backends.cuda.tensor_cores.tiles import Carrier, Place, Tile
 
 
@@ -139,6 +139,3 @@ def all_finite(e: Emitter, element: Carrier, count: int, place: Callable[[Any], 
     text = "{ .reg .pred p, q; setp.ne.b32 p, $1, 0; vote.sync.any.pred q, p, -1; selp.b32 $0, 1, 0, q; }"
     any_lane = e.asm(text, [I32], [e.b.zext(bad, I32)], effect=True)
     return e.b.icmp_unsigned("==", any_lane, e.i32(0))
-
-
-__all__ = ["finite", "ir", "left_fragments", "masked_step", "product"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attngen.backends.cuda.tensor_cores.intrinsics.emitter import F32, HALF, I1, I8, I16, I32, I64, Emitter, intrinsic, ir
-from attngen.backends.cuda.tensor_cores.tiles import Carrier, Place, Tile
+from attngen.backends.cuda.tensor_cores.tiles import Place, Tile
 
 BITS = {"f16": 16, "bf16": 16, "f32": 32, "i8": 8, "i1": 8, "i32": 32, "i64": 64}
 """Of an element in global memory."""
@@ -316,6 +316,3 @@ def look_up(name: str, element: str, result: Tile, at: Sequence[Tile], extents: 
 
     kinds: list[Tile | str] = ["i64", *at, *(["i64"] * (2 * count)), "i32", "i32", "i64", "i32", *Rows.parameters(len(extents))]
     return intrinsic(name, result, kinds, body)
-
-
-Element = Carrier

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attngen.backends.cuda.tensor_cores.intrinsics.elementwise import FLOATS, TRUTHS, WHOLE, is_float, whole_type, widened
-from attngen.backends.cuda.tensor_cores.intrinsics.emitter import F32, I1, I32, I64, Emitter, intrinsic
+from attngen.backends.cuda.tensor_cores.intrinsics.emitter import I1, I32, I64, Emitter, intrinsic
 from attngen.backends.cuda.tensor_cores.tiles import Carrier, Place, Tile
 
 STEPS = {"sum": "nd.add", "max": "nd.max", "min": "nd.min"}
@@ -78,6 +78,3 @@ def step(name: str, kind: str, element: Carrier) -> Any:
         return combine(e, kind, element, a, b)
 
     return intrinsic(name, tile, [tile, tile], body)
-
-
-__all__ = ["F32", "reduce", "reduce_warp", "step"]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from attngen.backends.cuda import ptx
-from attngen.backends.cuda.arguments import View, dense, filled, given_views, map_strides, runtime_lengths, slots
-from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Map
 from attngen.backends.cuda.ptx.memory import Buffer, Global
 from attngen.backends.cuda.ptx.tensormaps import Tiles
+from attngen.backends.cuda.runtime.arguments import View, dense, filled, given_views, map_strides, runtime_lengths, slots
+from attngen.backends.cuda.runtime.kernels import Kernels
 from attngen.ir.func import Func
 
 Array = np.ndarray[Any, Any]

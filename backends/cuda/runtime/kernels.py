@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from attngen.backends import Saved
-from attngen.backends.cuda import kept
 from attngen.backends.cuda.program import Program
 from attngen.backends.cuda.target import Target
+from attngen.backends.cuda.toolchain import kept
 from attngen.ir.func import Func
 
 
@@ -35,7 +35,7 @@ class Kernels:
     def ptx(self) -> tuple[str, ...]:
         """Of each entry; its kernel there has the entry's name."""
         # What was kept on disk needs no compiler.
-        from attngen.backends.cuda import toolchain
+        from attngen.backends.cuda.toolchain import compiler as toolchain
 
         program = self.text()
         return tuple(toolchain.ptx(entry, program.target) for entry in program.entries)
@@ -47,7 +47,7 @@ class Kernels:
         texts = made.ptx
         made.seconds = {"Numba and NVVM": time.perf_counter() - start}
         if not program.target.emulated:
-            from attngen.backends.cuda.assembler import cubin
+            from attngen.backends.cuda.toolchain.assembler import cubin
 
             start = time.perf_counter()
             made.cubin = cubin(texts, program.target)

@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.map_parameters import maps_by_value
 from attngen.backends.cuda.program import Address, Copyable, Entry, Length, Map, Parameter, Stride, Workspace
+from attngen.backends.cuda.runtime.map_parameters import maps_by_value
 from attngen.backends.cuda.target import Target
 
 INSTALL = "pip install 'attngen[cuda]'"

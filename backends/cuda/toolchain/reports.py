@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attngen.backends.cuda.assembler import assemble
 from attngen.backends.cuda.target import Target
-from attngen.backends.cuda.tools import memory_file, path, places, run
+from attngen.backends.cuda.toolchain.assembler import assemble
+from attngen.backends.cuda.toolchain.tools import memory_file, path, places, run
 from attngen.ir.diagnostics import Error
 
 DISASSEMBLER, PACKAGE = "nvdisasm", "nvidia-cuda-nvdisasm"

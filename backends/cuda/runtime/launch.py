@@ -11,14 +11,24 @@ from threading import Lock
 from typing import Any
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.arguments import LINE, Slot, View, dense, filled, given_views, map_strides, runtime_lengths, slots
-from attngen.backends.cuda.device import Device, architecture, device, inside
-from attngen.backends.cuda.device_arrays import DeviceArray, allocate
-from attngen.backends.cuda.driver import driver
-from attngen.backends.cuda.kernels import Kernels
-from attngen.backends.cuda.map_parameters import ALIGNMENT, BYTES
-from attngen.backends.cuda.memory import follow
 from attngen.backends.cuda.program import Copyable, Entry, Length, Map, Parameter, Stride
+from attngen.backends.cuda.runtime.arguments import (
+    LINE,
+    Slot,
+    View,
+    dense,
+    filled,
+    given_views,
+    map_strides,
+    runtime_lengths,
+    slots,
+)
+from attngen.backends.cuda.runtime.device import Device, architecture, device, inside
+from attngen.backends.cuda.runtime.device_arrays import DeviceArray, allocate
+from attngen.backends.cuda.runtime.driver import driver
+from attngen.backends.cuda.runtime.kernels import Kernels
+from attngen.backends.cuda.runtime.map_parameters import ALIGNMENT, BYTES
+from attngen.backends.cuda.runtime.memory import follow
 from attngen.ir.diagnostics import Error
 from attngen.ir.func import Func
 from attngen.ir.types import ElementType

@@ -12,8 +12,8 @@ from functools import cache
 
 from attngen.backends import Unsupported
 from attngen.backends.cuda.target import Target
-from attngen.backends.cuda.toolchain import INSTALL, missing, module
-from attngen.backends.cuda.tools import memory_file, path, places, run
+from attngen.backends.cuda.toolchain.compiler import INSTALL, missing, module
+from attngen.backends.cuda.toolchain.tools import memory_file, path, places, run
 
 PROGRAM = "ptxas"
 RELEASE = 13

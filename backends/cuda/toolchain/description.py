@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from attngen.backends.cuda.kernels import Kernels
 from attngen.backends.cuda.program import Entry, Program
+from attngen.backends.cuda.runtime.kernels import Kernels
 from attngen.ir.diagnostics import Error
 from attngen.ir.types import UpTo
 
@@ -38,7 +38,7 @@ def launched(entry: Entry, program: Program) -> str:
 
 def resources(kernels: Kernels) -> list[str]:
     """Registers and spills of each kernel; nothing if there is no assembler that tells."""
-    from attngen.backends.cuda.reports import assembled
+    from attngen.backends.cuda.toolchain.reports import assembled
 
     program = kernels.program
     try:

@@ -13,9 +13,9 @@ from functools import cache
 from importlib import import_module
 
 from attngen.backends import Saved
-from attngen.backends.cuda import facts
 from attngen.backends.cuda.program import Program
 from attngen.backends.cuda.target import Target, find
+from attngen.backends.cuda.toolchain import facts
 from attngen.ir.func import Func
 
 ASSEMBLER = "nvidia-cuda-nvcc"
@@ -74,7 +74,7 @@ def assemblers() -> Mapping[str, str]:
     """Those that pip did not install, and so has no version of."""
     if versions()[ASSEMBLER] != "none":
         return {}
-    from attngen.backends.cuda.tools import places
+    from attngen.backends.cuda.toolchain.tools import places
 
     found = {place: os.stat(place) for place in places("ptxas")}
     return {place: f"{stat.st_size} bytes of {stat.st_mtime_ns}" for place, stat in found.items()}

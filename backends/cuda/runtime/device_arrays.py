@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from attngen.backends.cuda.device import current, inside, owner
-from attngen.backends.cuda.device import device as device_at
-from attngen.backends.cuda.dlpack import CUDA, MANAGED, bfloat16, dense_strides, read_capsule
-from attngen.backends.cuda.driver import driver
-from attngen.backends.cuda.memory import LEGACY, Buffer, Scratch, to_device, to_host
+from attngen.backends.cuda.runtime.device import current, inside, owner
+from attngen.backends.cuda.runtime.device import device as device_at
+from attngen.backends.cuda.runtime.dlpack import CUDA, MANAGED, bfloat16, dense_strides, read_capsule
+from attngen.backends.cuda.runtime.driver import driver
+from attngen.backends.cuda.runtime.memory import LEGACY, Buffer, Scratch, to_device, to_host
 from attngen.ir.diagnostics import Error
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from attngen.backends.cuda.device import Device, device, inside
-from attngen.backends.cuda.dlpack import CUDA, dense_strides, make_capsule
-from attngen.backends.cuda.driver import DriverError, driver
+from attngen.backends.cuda.runtime.device import Device, device, inside
+from attngen.backends.cuda.runtime.dlpack import CUDA, dense_strides, make_capsule
+from attngen.backends.cuda.runtime.driver import DriverError, driver
 
 LEGACY = 1
 """The legacy default stream: as a handle of the driver, and as `__dlpack__` and `__cuda_array_interface__` count."""

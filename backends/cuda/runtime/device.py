@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.driver import Driver, DriverError, driver
+from attngen.backends.cuda.runtime.driver import Driver, DriverError, driver
 from attngen.backends.cuda.target import KNOWN, Target
 
 MULTIPROCESSORS, MAJOR, MINOR, SHARED_BYTES = 16, 75, 76, 97
