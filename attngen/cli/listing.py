@@ -12,12 +12,16 @@ from attngen.cli.tables import paragraph, table
 from attngen.ir import attn, elementwise, loop, nd
 from attngen.ir.core import REGISTRY
 from attngen.ir.passes import PIPELINE
-from attngen.ir.pipeline import PASSES, Pass
+from attngen.ir.pipeline import PASSES, Pass, parse_pipeline
+from attngen.lowering import find_target, own_tiling, with_own_passes
 
 OPTIONS = paragraph(
     "Options follow after a comma: cuda:sm_90a,emulated runs kernels in an interpreter of PTX, which needs no GPU; "
     "cpu:x86-64-v4,vector_bits=256 uses shorter vectors."
 )
+
+PIPELINES_OF = ("cuda:sm_80", "cuda:sm_90a")
+"""Targets that cut axes in their own way."""
 
 LANGUAGE = (attn, nd, elementwise, loop)
 """The modules that declare ops."""
@@ -25,8 +29,15 @@ LANGUAGE = (attn, nd, elementwise, loop)
 
 def passes() -> str:
     rows = [(name, "\n".join((p.summary, *options(p)))) for name, p in sorted(PASSES.items())]
-    default = paragraph(f"  {PIPELINE}".replace(",", ", "))
-    return f"{table(('pass', 'what it does, and its options'), rows)}\n\ndefault pipeline:\n{default}"
+    shown = [table(("pass", "what it does, and its options"), rows), f"default pipeline:\n{steps(PIPELINE)}"]
+    for target in PIPELINES_OF:
+        whole = with_own_passes(own_tiling(parse_pipeline(PIPELINE), *find_target(target)), *find_target(target))
+        shown.append(f"pipeline for {target}:\n{steps(str(whole))}")
+    return "\n\n".join(shown)
+
+
+def steps(pipeline: str) -> str:
+    return paragraph(f"  {pipeline}".replace(",", ", "))
 
 
 def options(p: Pass) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from attngen.ir.build import add, constant, expand, maximum, minimum
@@ -34,6 +34,11 @@ def tile(func: Func, /, **steps: int) -> Func:
     of reductions, which an earlier nest stores: over an axis that the consumer's nest cuts, and such that would be repeated
     for every part of an axis that they do not have. What has the axes of scores is never stored.
     """
+    return cut(func, steps, reasons)
+
+
+def cut(func: Func, steps: Mapping[str, int], why: Callable[[Func, Mapping[str, int]], Mapping[str, str]]) -> Func:
+    """The function cut into parts. why: the reasons for the lengths, by axis."""
     if func.level == "loop":
         remark("declined: the function has loops already")
         return func
@@ -55,8 +60,8 @@ def tile(func: Func, /, **steps: int) -> Func:
             )
         if step < 1:
             raise IRError("pass tile", f"axis {name}: the length of a part must be at least 1, not {step}")
-    for name, why in reasons(func, steps).items():
-        remark(f"{name}: parts of {steps[name]} of {extents[name]}; {why}")
+    for name, reason in why(func, steps).items():
+        remark(f"{name}: parts of {steps[name]} of {extents[name]}; {reason}")
     return Tiling(func, extents, steps).run()
 
 

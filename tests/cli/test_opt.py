@@ -128,6 +128,7 @@ def test_lists(capsys: Capture) -> None:
     for name in (*PASSES, *(n for n, op in REGISTRY.items() if op.__module__.startswith("attngen.ir.")), "numpy", "cpu"):
         assert f"\n{name} " in said
     assert "AXIS: int" in said
+    assert all(f"pipeline for {target}:\n" in said for target in ("cuda:sm_80", "cuda:sm_90a"))
     fails(capsys, ["list", "pases"], "'passes'", code=2)
 
 

@@ -315,16 +315,17 @@ def test_a_reader_that_goes_away(args: list[str]) -> None:
 
 
 def test_passes_and_ops_of_a_backend_are_known(capsys: Capture, tmp_path: Path) -> None:
-    """In a process that has loaded no backend so far, where IR holds ops of one."""
-    args = ["--target", "cuda:sm_90a,emulated", "--shape", "1,1,64,64,64", "--dtype", "float16"]
-    text = "decompose-attn,canonicalize,tile-warpgroups,fuse-cascaded-reductions,canonicalize,distribute"
-    assert main(["opt", str(written(tmp_path, capsys)), "-p", text]) == 0
+    """In a process that has loaded no backend before it reads a pipeline or IR with ops of one."""
+    target, shape = ["--target", "cuda:sm_90a,emulated"], ["--shape", "1,1,64,64,64", "--dtype", "float16"]
+    assert main(["run", *target, *shape, "--stage", "choose-fragments"]) == 0
     low = tmp_path / "low.ir"
     low.write_text(capsys.readouterr().out)
     assert "cuda.grid" in low.read_text()
-    for what in ([str(low), "-p", "share-branches"], [*args[2:], "-p", text]):
-        done = subprocess.run([sys.executable, "-m", "attngen", "run", *args[:2], *what, "--stage", "input"], cwd=ROOT, check=False)
-        assert done.returncode == 0
+    own = ["-p", "decompose-attn,canonicalize,tile-warpgroups,fuse-cascaded-reductions,canonicalize"]
+    for what in ([str(low), "-p", "overlap-products"], [*shape, *own]):
+        command = [sys.executable, "-m", "attngen", "run", *target, *what, "--stage", "input"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_judgement_passes_up_to_what_is_allowed() -> None:

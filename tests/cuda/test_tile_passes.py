@@ -15,7 +15,7 @@ from attngen.ir.loop import For
 from attngen.ir.nd import Contract, Reduce
 from attngen.ir.parser import parse
 from attngen.ir.passes import PIPELINE
-from attngen.ir.pipeline import Result, run_pipeline
+from attngen.ir.pipeline import Pipeline, Result, Step, run_pipeline
 from attngen.ir.types import BF16, F16, F32, I1, TensorType
 from tests.derivation.programs import CASES, TILES, I, J
 
@@ -61,6 +61,26 @@ def test_every_stage_is_the_program_and_reads_as_text(name: str) -> None:
         assert all(isinstance(op, Mma) for op in walk(grid.body) if isinstance(op, Contract))
         loops = [op for op in grid.body.ops if isinstance(op, For)]
         assert all(op.stages == 2 for loop in loops for op in loop.body.ops if isinstance(op, Stage))
+
+
+@pytest.mark.parametrize(
+    ("element", "why"),
+    [(F16, "as registers and shared memory of a block hold"), (F32, "as threads that work on single elements share")],
+)
+@pytest.mark.parametrize("tiling", ["tile-blocks", "tile-small-blocks", "tile-warpgroups"])
+def test_axes_are_cut_for_the_reasons_of_blocks(tiling: str, element: Any, why: str) -> None:
+    """And not for those of the CPU, which are of caches."""
+    types = {
+        name: TensorType((("b", 1), ("h", 2), (axis, 600), (last, 64)), element) for name, axis, last in ("qid", "kjd", "vje")
+    }
+    func = ag.attention.trace(types)
+    chosen = run_pipeline(func, f"decompose-attn,{tiling}", verify_each=False)
+    step = chosen.pipeline.steps[-1]
+    asked = Step(step.name, {**step.options, "j": 8})
+    said = [r.message for r in chosen.remarks if r.origin == tiling]
+    again = [r.message for r in run_pipeline(func, Pipeline((Step("decompose-attn"), asked)), verify_each=False).remarks]
+    assert [text.rpartition("; ")[2] for text in said] == ["so one at a time"] * 2 + [f"as much of it {why}"] * 2, said
+    assert again[:3] == said[:3] and again[3].startswith("j: parts of 8 ") and again[3].endswith("as long as was asked for")
 
 
 def test_scores_are_computed_once_for_both_kinds_of_parts() -> None:

@@ -66,6 +66,17 @@ def test_tiles_that_no_part_cuts_are_padded_too() -> None:
         np.testing.assert_allclose(np.asarray(kernel(*arrays), np.float64), out, rtol=2.0**-10, atol=1e-2)
 
 
+def test_a_table_of_which_each_part_has_its_row() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((3, n, 16)).astype(np.float16) for n in (20, 30, 30))
+    table = rng.standard_normal((3, 19)).astype(np.float32)
+    got = ag.scaled_dot_product_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + table[h, (i + j) % 19], target=TARGET)
+    scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(1, 2) / 4
+    weights = np.exp(scores + table[:, (np.arange(20)[:, None] + np.arange(30)) % 19])
+    want = weights @ v.astype(np.float64) / weights.sum(-1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=2.0**-10, atol=2e-3)
+
+
 @ag.program(q="i d", k="j d", v="j e", out="i e")
 def cubed(q: ag.Tensor, k: ag.Tensor, v: ag.Tensor) -> Any:
     s: Any = ag.contract(q, k, over="d")

@@ -122,6 +122,19 @@ def test_the_command_refuses_before_it_compiles(
     assert "cannot hold a kernel for" in capsys.readouterr().err
 
 
+def test_the_command_takes_the_target_s_axes_for_those_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    def build(*_: object, pipeline: object, **__: object) -> None:
+        given.append(str(pipeline))
+        raise ag.Error("enough")
+
+    monkeypatch.setattr("attngen.cli.compile.build_kernel", build)
+    args = ("--shape", "1,2,600,600,64", "--dtype", "float16", "--causal", "--tile", "j=32", "-o", str(tmp_path / "k.ptx"))
+    assert main(["compile", "--target", "cuda:sm_90a", *args]) != 0
+    assert "tile-warpgroups{b0=1 h=1 i=128 j=32}" in given[0]
+
+
 def test_what_tensor_maps_require(tmp_path: Path) -> None:
     """Files have no second version for arrays that no map can describe, and say so."""
     shapes = dict.fromkeys("qkv", (1, 2, 150, 64))

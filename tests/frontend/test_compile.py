@@ -218,7 +218,10 @@ def test_extents_of_zero(normal: Any, zero: str, target: str) -> None:
         ({"target": "CUDA:sm_80"}, "target: there is no backend 'CUDA'; did you mean cuda?"),
         ({"target": "nvidia"}, "target: there is no backend 'nvidia'; did you mean cuda?"),
         ({"target": "sm_90a"}, "target: there is no backend 'sm_90a'; did you mean cuda:sm_90a?"),
-        ({"target": "cuda,emulated"}, "there is no backend 'cuda,emulated'; options follow a variant: cuda:sm_90a,emulated"),
+        (
+            {"target": "cuda,emulated"},
+            "target: there is no backend 'cuda,emulated'; options follow a variant: cuda:sm_90a,emulated",
+        ),
         ({"target": "cuda:0"}, "target: cuda:0: cuda is the current GPU; devices are chosen by the arrays"),
         ({"target": None}, 'target: expected a name such as "cpu", got None'),
         ({"target": "numpy:fast"}, "target: numpy has no variant 'fast'; known: numpy"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -10,8 +10,8 @@ from attngen.ir.core import Value
 from attngen.ir.elementwise import Cast
 from attngen.ir.func import Func
 from attngen.ir.nd import Contract, looked_up
-from attngen.ir.passes.tile import tile
-from attngen.ir.passes.tile_sizes import all_extents, cut_axes, fit, role_of
+from attngen.ir.passes.tile import cut
+from attngen.ir.passes.tile_sizes import REASONS, all_extents, cut_axes, fit, role_of
 from attngen.ir.pipeline import register_pass
 from attngen.ir.types import ElementType, bound
 
@@ -111,6 +111,22 @@ def choose(func: Func, by: Callable[[int, bool], Shape]) -> dict[str, int]:
     return {n: steps[n] for n in extents if n in steps}
 
 
+def reasons(func: Func, steps: Mapping[str, int], by: Callable[[int, bool], Shape]) -> dict[str, str]:
+    """Why each axis is cut, and why into parts of this length."""
+    chosen, extents = choose(func, by), all_extents(func)
+    where = "registers and shared memory of a block hold" if halves(func) else "threads that work on single elements share"
+
+    def length(axis: str, role: str) -> str:
+        if steps[axis] != chosen.get(axis):
+            return "; as long as was asked for"
+        if role == "batch":
+            return ""
+        return "; all of it, since it is short" if steps[axis] >= extents[axis] else f"; as much of it as {where}"
+
+    roles = {axis: role_of(func, axis) for axis in steps if axis in extents}
+    return {axis: REASONS[role] + length(axis, role) for axis, role in roles.items()}
+
+
 @register_pass("tile-blocks", resolve=lambda func: choose(func, by_warps))
 def tile_blocks(func: Func, /, **steps: int) -> Func:
     """`tile` with parts for blocks of threads: as many rows as 4 or 8 warps multiply at a time, and as many elements of the
@@ -119,7 +135,7 @@ def tile_blocks(func: Func, /, **steps: int) -> Func:
     before: %m = nd.reduce %x kind max over [j] : tensor<i=1000, f32>
     after:  %m = loop.parallel %i: i = 0 to 1000 step 128 out (%dst) { %r = loop.for %j: j = 0 to 500 step 64 … }
     """
-    return tile(func, **steps)
+    return cut(func, steps, lambda func, steps: reasons(func, steps, by_warps))
 
 
 @register_pass("tile-small-blocks", resolve=lambda func: choose(func, by_few_warps))
@@ -129,7 +145,7 @@ def tile_small_blocks(func: Func, /, **steps: int) -> Func:
     before: %m = nd.reduce %x kind max over [j] : tensor<i=1000, f32>
     after:  %m = loop.parallel %i: i = 0 to 1000 step 128 out (%dst) { %r = loop.for %j: j = 0 to 500 step 32 … }
     """
-    return tile(func, **steps)
+    return cut(func, steps, lambda func, steps: reasons(func, steps, by_few_warps))
 
 
 @register_pass("tile-warpgroups", resolve=lambda func: choose(func, by_warpgroups))
@@ -139,4 +155,4 @@ def tile_warpgroups(func: Func, /, **steps: int) -> Func:
     before: %m = nd.reduce %x kind max over [j] : tensor<i=1000, f32>
     after:  %m = loop.parallel %i: i = 0 to 1000 step 128 out (%dst) { %r = loop.for %j: j = 0 to 500 step 128 … }
     """
-    return tile(func, **steps)
+    return cut(func, steps, lambda func, steps: reasons(func, steps, by_warpgroups))

@@ -50,7 +50,7 @@ def distribute(func: Func, *, engine: str = "mma") -> Func:
             chosen = "mma"
         warps = roles.warps(chosen)
         shown = ", ".join(roles.rows) or "nothing"
-        remark(f"{roles.height} rows along {shown} for {warps} warps of 16", op.loc)
+        remark(f"{roles.height} rows along {shown} for {warps} warp{'s' * (warps > 1)} of 16", op.loc)
         given = {name: getattr(op, name) for name in ("axes", "extents", "steps", "body", "loc")}
         return Grid(**given, rows=roles.rows, warps=warps, engine=chosen).results
 

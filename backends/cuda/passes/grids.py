@@ -9,7 +9,6 @@ from attngen.backends.cuda.ops import Grid
 from attngen.ir.core import Block, Op, Value, argument, uses, walk
 from attngen.ir.func import Func
 from attngen.ir.loop import Parallel
-from attngen.ir.nd import Gather
 from attngen.ir.rewrite import postorder, rewrite, rewrite_block
 
 
@@ -24,9 +23,9 @@ def outside(grid: Grid) -> set[Op]:
 
 
 def drawn_in(grid: Grid) -> Grid:
-    """The grid with tiles of its own in place of those that are made around it; tables stay outside."""
+    """The grid with tiles of its own in place of those that are made around it."""
     around = outside(grid)
-    read = [x for op in walk(grid.body) for x in (op.at if isinstance(op, Gather) else uses_here(op))]
+    read = [x for op in walk(grid.body) for x in (*op.operands, *(x for region in op.regions for x in region.yields))]
 
     def stays(op: Op) -> bool:
         return isinstance(op, Parallel) or not op.results[0].names
@@ -37,11 +36,6 @@ def drawn_in(grid: Grid) -> Grid:
     known = {*around, *made, *(x.op for op in made for x in op.operands if x.op is not None)}
     body = rewrite_block(grid.body, lambda _: None, env, known)
     return dataclasses.replace(grid, body=Block(body.args, (*made, *body.ops), body.yields))
-
-
-def uses_here(op: Op) -> tuple[Value, ...]:
-    """What an op and the ends of its regions read."""
-    return (*op.operands, *(x for region in op.regions for x in region.yields))
 
 
 def copies(ops: Iterable[Op]) -> tuple[list[Op], dict[Value, Value]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from attngen.backends.cuda.ops import Inside, Pad
+from attngen.backends.cuda.ops import Inside, Pad, loaded
 from attngen.backends.cuda.tensor_cores.index_width import NARROW, WIDE
 from attngen.backends.cuda.tensor_cores.tile_text import Range, TileText, literal
 from attngen.backends.cuda.tensor_cores.tiles import Carrier, Tile
@@ -102,8 +102,7 @@ class ArrayText(TileText):
         self.numbers[op.result] = number
 
     def gather(self, op: Gather) -> None:
-        load = op.table.op
-        assert isinstance(load, Load)
+        load = loaded(op.table)
         address, number = self.address(load, load.source)
         at = [self.operand(item) for item in op.at]
         kinds = tuple(self.kind(item) for item in op.at)
