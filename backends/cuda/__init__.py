@@ -1,7 +1,7 @@
 """The CUDA backend: loop-level IR to kernels for NVIDIA GPUs, through Numba, NVVM and ptxas.
 
-Each nest of loops becomes one kernel, as short Numba source (`program.py`). `toolchain/` makes PTX and machine code of it without
-a GPU; `runtime/launch.py` runs it on one, and `runtime/emulate.py` in the interpreter of PTX in `ptx/`, which needs none.
+Each nest of loops becomes one kernel, as short Numba source (`program.py`). `toolchain/` makes PTX and machine code of it
+without a GPU; `runtime/launch.py` runs it on one, `runtime/emulate.py` in the interpreter of PTX in `ptx/`, which needs none.
 """
 
 from __future__ import annotations
