@@ -66,7 +66,7 @@ def export(kernels: Sequence[Compiled], path: str | PathLike[str], *, name: str 
     if suffix in (".o", ".ll", ".s") and len(kernels) > 1:
         raise Error(f"export: {file}: several targets go into one .so; write a {suffix} file for one target")
     for kernel in kernels:
-        export_cuda.check(file, kernel.target, len(kernels))
+        export_cuda.check(file, kernel.target, len(kernels), name)
     if suffix in export_cuda.SUFFIXES:
         return export_cuda.export(file, kernels[0].target, kernels[0].traced, whole(kernels[0], "cuda"))
     made = interface(kernels, name, tested=suffix in (".so", ".c"))

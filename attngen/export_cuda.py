@@ -1,21 +1,7 @@
 """Kernels for NVIDIA GPUs as files: `.ptx` is text that a driver translates for its GPU, `.cubin` machine code.
 
-Beside each, `FILE.json` says how to launch it. `kernels` are launched in their order, each with `threads` threads (along x) in
-as many blocks (along x) as its `grid` has parts, that is the product of extent / step, rounded up, over its axes; at most
-`most_blocks`, if that is not 0. An extent in a list is a runtime extent and its largest value. `shared_bytes` is dynamic shared
-memory; beyond 48 KB a kernel has to be allowed it. `parameters` are, by their `kind`:
-
-- address: where an array begins, u64. Arrays are numbered as in `arrays`; those that are temporary are memory for this call,
-  dense in the order of their axes. A boolean is one byte.
-- stride: bytes from one element to the next along an axis, i64. Axes that share a dimension are in row-major order within it.
-- length: a runtime extent, i32.
-- workspace: where `bytes` bytes for each block begin, u64; not cleared.
-- copyable: 1 where `axis` is dense, and the address, its bytes and all other strides are multiples of 16 bytes; else 0; i32.
-- map: a tensor map by value, 128 bytes: `axes` the innermost first, `box` elements of each, `swizzle` bytes, no interleaving,
-  zeros outside. The array has to be copyable along the first axis, and no other stride may be 0 or negative.
-
-Where there are maps, `requires` says in words which arrays have to be like that. What attngen itself runs has a second version
-for all others; a file has not.
+Beside each, `FILE.json` says how to launch it, and under `help` what its words mean. Where there are tensor maps, `requires`
+says what arrays have to be like. What attngen itself runs has a second version for all others; a file has not.
 """
 
 from __future__ import annotations
@@ -40,6 +26,30 @@ SUFFIXES = {
 }
 
 
+HELP = {
+    "kernels": "launched in their order",
+    "grid": "one-dimensional: as many blocks along x as there are parts, that is the product over these axes of extent / step, "
+    "rounded up; the last axis varies fastest",
+    "threads": "of a block, along x",
+    "most_blocks": "if not 0, launch at most so many blocks: each then works on several parts",
+    "shared_bytes": "dynamic shared memory of a block; beyond 48 KB a kernel has to be allowed it",
+    "extent": "in a list, the largest value of a runtime extent",
+    "dimensions": "of an array, the axes in each; several are in row-major order within it",
+    "temporary": "memory for this call, dense in the order of its axes; need not be cleared",
+    "element": "i1 is one byte",
+    "address": "where an array begins, u64; arrays are numbered from 0 as in `arrays`",
+    "stride": "bytes from one element to the next along an axis, i64",
+    "length": "a runtime extent, i32",
+    "workspace": "where `bytes` bytes for each block begin, u64; need not be cleared",
+    "copyable": "1 where `axis` is dense, and the address, its bytes and all other strides are multiples of 16 bytes; "
+    "else 0; i32",
+    "map": "a tensor map by value, 128 bytes: `axes` the innermost first; `box` elements of each, in the same order; "
+    "`swizzle` in bytes; no interleaving, zeros outside; the array has to be copyable along the first axis, with no other "
+    "stride 0 or less",
+}
+"""Of the words in a file, in JSON."""
+
+
 def export(file: str, target: str, traced: Traced, built: Built) -> None:
     """Write the kernel and what says how to launch it."""
     executable = built.executable
@@ -55,8 +65,10 @@ def export(file: str, target: str, traced: Traced, built: Built) -> None:
         "attngen": attngen.__version__,
         "target": target,
         "function": str(traced.func).partition("{")[0].strip(),
+        "stride_unit": "bytes",
         **requires(kernels.program, built.sources),
         **described(kernels.program, built.sources, [traced.out_names[k] for k in built.live]),
+        "help": HELP,
     }
     write(file, lambda out: out.write(code))
     write(f"{file}.json", lambda out: out.write(shown(about).encode()))
@@ -86,16 +98,18 @@ def described(program: Program, inputs: tuple[str, ...], outputs: list[str]) -> 
 
 
 def shown(about: dict[str, Any]) -> str:
-    """JSON with a line for each array and each kernel."""
+    """JSON with a line for each array, each kernel, and each word that is explained."""
 
     def line(value: Any) -> str:
+        if value is HELP:
+            return json.dumps(value, indent=1).replace("\n", "\n ")
         return "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if isinstance(value, list) else json.dumps(value)  # pyright: ignore[reportUnknownArgumentType]
 
     return "{\n" + ",\n".join(f" {json.dumps(key)}: {line(value)}" for key, value in about.items()) + "\n}\n"
 
 
-def check(file: str, target: str, count: int) -> None:
-    """That this file can hold kernels for this target. count: how many targets there are."""
+def check(file: str, target: str, count: int, name: str = "") -> None:
+    """That this file can hold kernels for this target. count: how many targets there are; name: asked for, of a function."""
     suffix, backend = PurePath(file).suffix, target.partition(":")[0]
     if (suffix in SUFFIXES) != (backend == "cuda"):
         known = " or ".join(SUFFIXES)
@@ -103,3 +117,7 @@ def check(file: str, target: str, count: int) -> None:
         raise Error(f"export: {file}: a {suffix} file cannot hold a kernel for {target}; {wanted}")
     if suffix in SUFFIXES and count > 1:
         raise Error(f"export: {file}: {suffix} is for one target, {count} are given; write a file for each")
+    if suffix in SUFFIXES and name:
+        raise Error(
+            f"export: {file}: name={name!r} is for functions in C; kernels are named after the program, as {file}.json says"
+        )

@@ -23,6 +23,9 @@ CLOCK, VECTOR_BITS, UNITS, MEMORY = 3.0e9, 256, 2, 10.0e9
 """The machine that the estimate assumes: cycles per second, bits of a vector, vector units, bytes per second."""
 
 
+DECLINED = "declined, "
+"""How a remark begins that says what a pass left as it was."""
+
 NOT_MEASURED = "not measured: an interpreter runs the kernels, which says nothing about a GPU"
 
 
@@ -116,6 +119,8 @@ class Report:
 
     def __str__(self) -> str:
         intensity = self.needed / self.bytes_moved if self.bytes_moved else 0.0
+        declined = [text.removeprefix(DECLINED) for text in self.layouts if text.startswith(DECLINED)]
+        layouts = [text for text in self.layouts if not text.startswith(DECLINED)]
         rows = [
             f"kernel     @{self.name} for {self.target}",
             f"made       {made_in(sum(self.seconds.values()), self.seconds, self.origin)}",
@@ -125,7 +130,8 @@ class Report:
             f"temporary  {self.temporary_bytes:,} bytes between loop nests",
             *(f"{'loops' if k == 0 else '':<11}{loop}" for k, loop in enumerate(self.loops)),
             *(f"{'tiles' if k == 0 else '':<11}{t.axis}={t.step}: {t.reason}" for k, t in enumerate(self.tiles)),
-            *(f"{'layout' if k == 0 else '':<11}{text}" for k, text in enumerate(self.layouts)),
+            *(f"{'layout' if k == 0 else '':<11}{text}" for k, text in enumerate(layouts)),
+            *(f"{'declined' if k == 0 else '':<11}{text}" for k, text in enumerate(declined)),
             *(f"{'mask' if k == 0 else '':<11}{m}" for k, m in enumerate(self.masks)),
             *(f"{'kernels' if k == 0 else '':<11}{text}" for k, text in enumerate(self.launches)),
         ]

@@ -120,3 +120,8 @@ def remark(message: str, loc: Loc = UNKNOWN) -> None:
     new = Remark(_origin.get(), message, loc)
     if remarks is not None and new not in remarks:
         remarks.append(new)
+
+
+def has_remarked(origin: str) -> bool:
+    """Whether a pass has said something so far."""
+    return any(r.origin == origin for r in _remarks.get() or ())

@@ -80,7 +80,7 @@ def command(
         if PurePath(out).suffix not in SUFFIXES:
             raise click.UsageError(f"--out {out}: the suffix says what to write: {' '.join(SUFFIXES)}")
         for target in targets or ("cpu",):
-            export_cuda.check(out, target, len(targets))
+            export_cuda.check(out, target, len(targets), name)
     found = {target: find_target(target) for target in targets or ("cpu",)}  # so that passes and ops of backends are known
     job = read_job(what, shapes, heads_kv, dtype, None, 0, causal)
     common = parse_pipeline(PIPELINE if pass_pipeline is None else pass_pipeline)
@@ -88,9 +88,8 @@ def command(
     if tiles:
         pipelines = {target: with_tiles(job, each, read_tiles(tiles)) for target, each in pipelines.items()}
     with waiting("compiling"):
-        first, *others = [
-            build_kernel(job.program, job.traced, target=t, pipeline=pipelines[t]) for t in targets or ("cpu",)
-        ]
+        first, *others = [build_kernel(job.program, job.traced, target=t, pipeline=pipelines[t]) for t in targets or ("cpu",)]
         for out in outs:
-            first.export(out, name=name or ("attention" if what is None else ""), cc=cc, versions=others)
+            unnamed = "attention" if what is None and PurePath(out).suffix not in export_cuda.SUFFIXES else ""
+            first.export(out, name=name or unnamed, cc=cc, versions=others)
     click.echo("\n".join(f"{out}: {SUFFIXES[PurePath(out).suffix]}" for out in outs))

@@ -81,7 +81,7 @@ class CudaBackend:
             return None
         from attngen.backends.cuda.runtime.device_arrays import DeviceArrays
 
-        return DeviceArrays()
+        return DeviceArrays(target) if target else DeviceArrays()
 
     def parallelism(self, target: str, rows: int) -> tuple[int, int]:
         """A block for each multiprocessor of this machine's GPU, or of an H200 if there is none. Of blocks of one warp, each of

@@ -68,15 +68,17 @@ class Built:
 
 
 def machine_code(cubin: bytes) -> Mapping[str, str]:
-    """The instructions, where there is something that lists them."""
+    """The instructions, or what it takes to list them."""
     from attngen.backends.cuda.toolchain.reports import disassembler, disassembly
     from attngen.ir.diagnostics import Error
 
+    if not cubin:
+        return {}
     try:
         disassembler()
-    except Error:
-        return {}
-    return {"sass": disassembly(cubin)} if cubin else {}
+    except Error as e:
+        return {"sass": f"// {e}"}
+    return {"sass": disassembly(cubin)}
 
 
 def largest(type: TensorType) -> int:

@@ -36,6 +36,7 @@ def test_a_report(target: str, dtype: str, instruction: str) -> None:
     assert report.roofline is None and report.emulated == target.endswith("emulated")
     text = str(report)
     assert "intensity" in text and not any(word in text for word in ("GFLOP", "roofline", "per thread", "one core"))
+    assert ("\ndeclined   its elements are computed one by one: " in text) == (dtype == "float64")
     assert ("speed      not measured: an interpreter" in text) == report.emulated
 
 

@@ -303,7 +303,7 @@ def test_tensors_of_torch_in_and_out(gpu: FakeDriver, monkeypatch: pytest.Monkey
 GIVEN: dict[str, tuple[Callable[[FakeDriver], tuple[Any, Any]], str]] = {
     "an array of this machine": (
         lambda gpu: (np.zeros((3, 8), np.float32), None),
-        r"x: lies in the memory of this machine.*x.cuda\(\) of a tensor.*cuda:sm_90a,emulated",
+        r"x: lies in the memory of this machine, and the kernel runs on a GPU; .*x.cuda\(\) of a tensor.*cuda:sm_80,emulated",
     ),
     "no array": (lambda gpu: ([1, 2], None), r"x: expected an array on a GPU.*got list"),
     "a dtype": (lambda gpu: (GpuArray(gpu.array(np.zeros((3, 8)))), None), r"x: expected dtype float32, got float64"),
@@ -335,6 +335,13 @@ def on(gpu: FakeDriver) -> GpuArray:
 @ag.program(x="i j", out="i j")
 def doubled(x: Any) -> Any:
     return x + x
+
+
+def test_an_array_of_a_machine_without_a_gpu(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "load", lambda: refusing(100))
+    driver.driver.cache_clear()
+    with pytest.raises(ag.Error, match=r"runs on a GPU \(and there is no NVIDIA GPU here\); .*cuda:sm_89,emulated"):
+        DeviceArrays("sm_89").read("x", np.zeros(3))
 
 
 @pytest.mark.parametrize("what", GIVEN)

@@ -15,7 +15,7 @@ from attngen.ir.loop import For
 from attngen.ir.nd import Contract, Reduce
 from attngen.ir.parser import parse
 from attngen.ir.passes import PIPELINE
-from attngen.ir.pipeline import Pipeline, Result, Step, run_pipeline
+from attngen.ir.pipeline import Pipeline, Result, Step, parse_pipeline, run_pipeline
 from attngen.ir.types import BF16, F16, F32, I1, TensorType
 from tests.derivation.programs import CASES, TILES, I, J
 
@@ -79,8 +79,24 @@ def test_axes_are_cut_for_the_reasons_of_blocks(tiling: str, element: Any, why: 
     asked = Step(step.name, {**step.options, "j": 8})
     said = [r.message for r in chosen.remarks if r.origin == tiling]
     again = [r.message for r in run_pipeline(func, Pipeline((Step("decompose-attn"), asked)), verify_each=False).remarks]
-    assert [text.rpartition("; ")[2] for text in said] == ["so one at a time"] * 2 + [f"as much of it {why}"] * 2, said
+    assert [text.rpartition("; ")[2] for text in said] == ["nothing is shared between its parts, so one at a time"] * 2 + [
+        f"as much of it {why}"
+    ] * 2, said
     assert again[:3] == said[:3] and again[3].startswith("j: parts of 8 ") and again[3].endswith("as long as was asked for")
+
+
+def test_passes_in_another_order_decline() -> None:
+    """Those for grids where there are none, unless it has been said why; and one that comes too late."""
+    program, types = PROGRAMS["windowed"]
+    func = run_pipeline(program.trace(types), PIPELINE, verify_each=False).func
+    names = [step.name for step in parse_pipeline(backend.passes("sm_90a")).steps]
+    for name in names[2:]:
+        result = run_pipeline(func, name)
+        assert [str(r) for r in result.remarks] == [f"{name}: no cuda.grid to work on; run distribute first"]
+        assert result.func == func
+    late = run_pipeline(derive("windowed").func, "scale-late")
+    assert [str(r) for r in late.remarks] == ["scale-late: declined: tiles have been padded; run it before pad-tiles"]
+    assert not any("no cuda.grid" in r.message for r in derive("f32").remarks)
 
 
 def test_scores_are_computed_once_for_both_kinds_of_parts() -> None:

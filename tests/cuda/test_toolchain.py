@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from attngen.backends import Unsupported
-from attngen.backends.cuda.build import Built
+from attngen.backends.cuda.build import Built, machine_code
 from attngen.backends.cuda.ptx import parse
 from attngen.backends.cuda.runtime.kernels import Kernels
 from attngen.backends.cuda.target import KNOWN, find
@@ -227,6 +227,7 @@ def test_no_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reports, "DISASSEMBLER", "nvdisasm-that-is-not-there")
     with pytest.raises(Error, match="pip install nvidia-cuda-nvdisasm"):
         reports.instructions(b"")
+    assert "pip install nvidia-cuda-nvdisasm" in machine_code(b"code")["sass"]
 
 
 def test_a_file_that_is_no_cubin() -> None:

@@ -44,6 +44,7 @@ def test_files(target: str, tmp_path: Path) -> None:
     assert about[0] == about[1]
     assert about[0]["target"] == target and about[0]["attngen"] == ag.__version__
     assert about[0]["function"].startswith("func @turned(%x: tensor<i=?<=512, f32>")
+    assert about[0]["stride_unit"] == "bytes" and {"copyable", "most_blocks", "grid", "map"} < set(about[0]["help"])
     names = [(a["name"], a["role"], a["element"], a["axes"]) for a in about[0]["arrays"]]
     axes = [["i", [512]]]
     assert names == [
@@ -103,6 +104,14 @@ def test_one_target_for_a_file(tmp_path: Path) -> None:
     kernels = [made("cuda:sm_80"), made("cuda:sm_90a")]
     with pytest.raises(ag.Error, match="is for one target, 2 are given"):
         export.export(kernels, tmp_path / "turned.ptx")
+
+
+def test_kernels_keep_their_names(tmp_path: Path) -> None:
+    with pytest.raises(
+        ag.Error, match=r"name='mine' is for functions in C; kernels are named after the program, as .*ptx.json"
+    ):
+        export.export([made("cuda:sm_80")], tmp_path / "turned.ptx", name="mine")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_to_launch(tmp_path: Path) -> None:

@@ -69,8 +69,9 @@ class Choice:
     def block(self, block: Block, args: tuple[Value, ...], first: list[Op]) -> Block:
         self.env |= dict(zip(block.args, args, strict=True))
         ops: list[Op] = []
+        products = [op for op in block.ops if isinstance(op, Contract) and not isinstance(op, Mma)]
         # Of two products that are added, the second one starts from the first.
-        onto = {add: op for op in block.ops if isinstance(op, Contract) and (add := sole_addition(op, block))}
+        onto = {add: op for op in products if (add := sole_addition(op, block))}
         late = set(onto.values())
         for op in block.ops:
             with at(op.loc):
@@ -80,7 +81,7 @@ class Choice:
                     self.product(product, self.get(other), op.results[0], ops)
                 elif op in late:
                     continue
-                elif isinstance(op, Contract):
+                elif op in products:
                     self.product(op, None, op.result, ops)
                 else:
                     self.plain(op, ops)
@@ -123,6 +124,8 @@ class Choice:
         """The sums of a product, on top of `add`; they are what `result` becomes."""
         sides = self.roles.sides(op)
         assert isinstance(sides, Sides)
+        if any(self.roles.step(n, x.tensor.extents[n]) != x.tensor.extents[n] for x in (op.lhs, op.rhs) for n in x.names):
+            raise op.error("its operands are no whole tiles", help="run the pass `pad-tiles` before")
         right = self.stage(operand(sides.right), self.order(sides))
         left = self.get(operand(sides.left))
         if isinstance(operand(sides.left).op, Load | Pad):

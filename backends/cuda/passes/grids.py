@@ -7,13 +7,24 @@ from collections.abc import Callable, Iterable
 
 from attngen.backends.cuda.ops import Grid
 from attngen.ir.core import Block, Op, Value, argument, uses, walk
+from attngen.ir.diagnostics import has_remarked, remark
 from attngen.ir.func import Func
 from attngen.ir.loop import Parallel
 from attngen.ir.rewrite import postorder, rewrite, rewrite_block
 
 
+def grids_of(func: Func) -> list[Grid]:
+    """All grids. If there are none, a remark says so, unless there is one that says why."""
+    found = [op for op in func.body.ops if isinstance(op, Grid)]
+    if not found and not has_remarked("distribute"):
+        remark("no cuda.grid to work on; run distribute first")
+    return found
+
+
 def over_grids(func: Func, change: Callable[[Grid], Grid]) -> Func:
     """The function with each grid changed."""
+    if not grids_of(func):
+        return func
     return rewrite(func, lambda op: change(op).results if isinstance(op, Grid) else None)
 
 

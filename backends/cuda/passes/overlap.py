@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from attngen.backends.cuda.ops import Finite, Fragments, Grid, Mma, Stage
+from attngen.backends.cuda.ops import Finite, Fragments, Mma, Stage
+from attngen.backends.cuda.passes.grids import grids_of
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.diagnostics import remark
 from attngen.ir.func import Func
@@ -25,8 +26,8 @@ def overlap_products(func: Func) -> Func:
     overlaps within a warpgroup in the same way.)
     """
     found: set[Op] = set()
-    for grid in func.body.ops:
-        if isinstance(grid, Grid) and grid.engine == "wgmma":
+    for grid in grids_of(func):
+        if grid.engine == "wgmma":
             for loop in (op for op in grid.body.ops if isinstance(op, For)):
                 product = first_product(loop)
                 if product is not None:

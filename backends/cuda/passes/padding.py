@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from attngen.backends.cuda.ops import Cut, Grid, Inside, Pad
+from attngen.backends.cuda.ops import Cut, Grid, Inside, Mma, Pad
 from attngen.backends.cuda.passes.blocks import operand
 from attngen.backends.cuda.passes.distribute import Roles
 from attngen.backends.cuda.passes.grids import drawn_in, outside, over_grids
@@ -99,6 +99,8 @@ class Scope:
                     self.padding.raw[op.results[0]] = raw = self.env[op.results[0]]
                     if wide := self.padding.wide(raw.tensor):
                         self.put(op, Pad(value=raw, to=wide))
+                case Pad():  # made again where the part is loaded
+                    self.env[op.result] = self.get(op.value)
                 case Expand():
                     axes = (*((x.range.axis, x.range.extent) for x in op.ranges), *op.axes)
                     whole = TensorType(axes, ElementType.F32)
@@ -111,7 +113,7 @@ class Scope:
                     for name in op.over:
                         value = self.inside(value, op.value, name, identity(op.kind, op.acc))
                     self.put(op, dataclasses.replace(op, value=value))
-                case Contract():
+                case Contract() if not isinstance(op, Mma):
                     self.contract(op)
                 case Store():
                     value = self.get(op.value)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from attngen.backends.cuda.ops import Grid, Stage
+from attngen.backends.cuda.passes.grids import grids_of
 from attngen.backends.cuda.tensor_cores.panels import box_bytes
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.diagnostics import remark
@@ -26,9 +27,8 @@ def pipeline_copies(func: Func, *, shared: int = 99 * 1024, stages: int = 2) -> 
     """
 
     counts: dict[Op, int] = {}
-    for grid in func.body.ops:
-        if isinstance(grid, Grid):
-            counts |= buffers(grid, shared, stages)
+    for grid in grids_of(func):
+        counts |= buffers(grid, shared, stages)
 
     def rule(op: Op) -> Value | None:
         return dataclasses.replace(op, stages=counts[op]).result if isinstance(op, Stage) and op in counts else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from attngen.backends.cuda.ops import Grid
+from attngen.backends.cuda.ops import Grid, Mma
 from attngen.backends.cuda.passes.blocks import operand
 from attngen.backends.cuda.passes.distribute import Roles, Sides
 from attngen.backends.cuda.passes.grids import outside, over_grids
@@ -38,7 +38,7 @@ def scale_rows(func: Func) -> Func:
         return dataclasses.replace(grid, body=rewrite_block(grid.body, lambda op: rule(op, roles), {}, outside(grid)))
 
     def rule(op: Op, roles: Roles) -> Value | None:
-        sides = roles.sides(op) if isinstance(op, Contract) else None
+        sides = roles.sides(op) if isinstance(op, Contract) and not isinstance(op, Mma) else None
         if not isinstance(sides, Sides) or operand(sides.right).element is not F16 or operand(sides.left).element is F16:
             return None
         return None if small(sides.left) else scaled(sides)

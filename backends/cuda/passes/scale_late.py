@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from attngen.backends.cuda.ops import Grid
+from attngen.backends.cuda.ops import Grid, Pad
 from attngen.ir.core import Op, Value, constant_value
+from attngen.ir.diagnostics import remark
 from attngen.ir.elementwise import Mul
 from attngen.ir.func import Func
 from attngen.ir.loop import Parallel
@@ -26,6 +27,9 @@ def scale_late(func: Func) -> Func:
 
     What is left of the product is read by the subtraction alone, and both are one instruction.
     """
+    if any(isinstance(op, Pad) for op in func.walk()):
+        remark("declined: tiles have been padded; run it before pad-tiles")
+        return func  # what reads no range any more must not leave its grid
     func = rewrite(func, lambda op: None if isinstance(op, Parallel | Grid) else later(op))
     return func.with_body(place(func.args, func.outputs))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attngen.backends.cuda.ops import Grid
 from attngen.backends.cuda.passes.distribute import Roles
+from attngen.backends.cuda.passes.grids import grids_of
 from attngen.ir.core import Op, Value, constant_value, walk
 from attngen.ir.diagnostics import remark
 from attngen.ir.elementwise import And, Or
@@ -23,7 +24,7 @@ def drop_scans(func: Func) -> Func:
     before: %certain = nd.reduce (tile.load %mask, %i, %j) kind min over [i, j];  loop.if %certain { … } { … nd.select … }
     after:  … nd.select …
     """
-    scans = dict.fromkeys(load for grid in func.body.ops if isinstance(grid, Grid) for load in long_scans(grid))
+    scans = dict.fromkeys(load for grid in grids_of(func) for load in long_scans(grid))
     for load in scans:
         names = ", ".join(load.result.names)
         remark(

@@ -104,7 +104,12 @@ USUAL_MULTIPROCESSORS = 132
 
 def multiprocessors() -> int:
     """Of the current device, if there is one."""
+    return current().multiprocessors if has_gpu() else USUAL_MULTIPROCESSORS
+
+
+def has_gpu() -> bool:
+    """Whether there is one that the driver can use."""
     try:
-        return current().multiprocessors
+        return bool(current())
     except (Unsupported, DriverError):
-        return USUAL_MULTIPROCESSORS
+        return False

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from attngen.backends.cuda.runtime.device import current, inside, owner
+from attngen.backends.cuda.runtime.device import current, has_gpu, inside, owner
 from attngen.backends.cuda.runtime.device import device as device_at
 from attngen.backends.cuda.runtime.dlpack import CUDA, MANAGED, bfloat16, dense_strides, read_capsule
 from attngen.backends.cuda.runtime.driver import driver
@@ -77,15 +77,16 @@ class DeviceArray:
         return replace(self, shape=shape, strides=dense_strides(shape, self.itemsize))
 
 
-def read(name: str, x: Any) -> DeviceArray:
-    """What is known of an array on a GPU. Error for arrays elsewhere and for whatever is no array."""
+def read(name: str, x: Any, architecture: str = "sm_90a") -> DeviceArray:
+    """What is known of an array on a GPU. Error for arrays elsewhere and for whatever is no array. architecture: of the
+    kernel."""
     if isinstance(x, DeviceArray):
         return x
     if isinstance(x, np.ndarray):
-        raise elsewhere(name)
+        raise elsewhere(name, architecture)
     module = type(x).__module__.partition(".")[0]
     if is_tensor(x):
-        return read_torch(name, x)
+        return read_torch(name, x, architecture)
     if module == "cupy":
         stream = sys.modules["cupy"].cuda.get_current_stream(x.device.id).ptr
         return DeviceArray(x.data.ptr, x.shape, x.strides, x.dtype, x.device.id, stream or LEGACY, True, x)
@@ -95,7 +96,7 @@ def read(name: str, x: Any) -> DeviceArray:
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         kind, device = x.__dlpack_device__()
         if kind not in (CUDA, MANAGED):
-            raise elsewhere(name)
+            raise elsewhere(name, architecture)
         capsule = x.__dlpack__(stream=LEGACY)
         # JAX's arrays never change.
         return DeviceArray(*read_capsule(name, capsule), int(device), LEGACY, not module.startswith("jax"), (x, capsule))
@@ -120,17 +121,18 @@ def is_tensor(x: Any) -> bool:
     return kind is not None and isinstance(x, kind)
 
 
-def elsewhere(name: str) -> Error:
+def elsewhere(name: str, architecture: str) -> Error:
+    none = "" if has_gpu() else " (and there is no NVIDIA GPU here)"
     return Error(
-        f"{name}: lies in the memory of this machine, and the kernel runs on a GPU; pass an array that is there, such as "
-        f'{name}.cuda() of a tensor of torch or cupy.asarray({name}), or use target="cpu" or "cuda:sm_90a,emulated"'
+        f"{name}: lies in the memory of this machine, and the kernel runs on a GPU{none}; pass an array that is there, such as "
+        f'{name}.cuda() of a tensor of torch or cupy.asarray({name}), or use target="cpu" or "cuda:{architecture},emulated"'
     )
 
 
-def read_torch(name: str, x: Any) -> DeviceArray:
+def read_torch(name: str, x: Any, architecture: str = "sm_90a") -> DeviceArray:
     torch: Any = sys.modules["torch"]
     if x.device.type != "cuda":
-        raise elsewhere(name)
+        raise elsewhere(name, architecture)
     if x.requires_grad and torch.is_grad_enabled():
         raise Error(f"{name}: requires gradients, which are not computed; use {name}.detach() or torch.no_grad()")
     if x.layout != torch.strided or x.is_neg() or x.is_conj():
@@ -172,11 +174,14 @@ def read_interface(name: str, x: Any, interface: dict[str, Any]) -> DeviceArray:
     return DeviceArray(address, shape, strides, dtype, device, interface.get("stream") or LEGACY, not readonly, x)
 
 
+@dataclass(frozen=True)
 class DeviceArrays:
-    """Satisfies `attngen.backends.Arrays`."""
+    """Satisfies `attngen.backends.Arrays`. architecture: of the kernels."""
+
+    architecture: str = "sm_90a"
 
     def read(self, name: str, x: Any) -> DeviceArray:
-        return read(name, x)
+        return read(name, x, self.architecture)
 
     def small(self, x: Any) -> Any:
         return self.download(read("", x)) if on_device(x) else x

@@ -15,7 +15,7 @@ from attngen.backends.cuda.tensor_cores.tile_text import CARRIERS, Range
 from attngen.ir.core import Op, Value
 from attngen.ir.elementwise import Cast, Compare, Elementwise
 from attngen.ir.loop import Bound, For, If, Load, Store
-from attngen.ir.nd import Constant, Expand, Gather, Index, Reduce
+from attngen.ir.nd import Constant, Contract, Expand, Gather, Index, Reduce
 from attngen.ir.types import I8, bound
 
 
@@ -148,6 +148,10 @@ class TileWriter(ControlText):
                 self.store(op)
             case Elementwise():
                 self.elementwise(op)
+            case Contract():
+                raise op.error(
+                    "no fragments were chosen for it", help="run the passes `pad-tiles` and `choose-fragments` before"
+                )
             case _:
                 raise op.error("tensor cores' grids have no such op", help="report this: the pass distribute let it through")
 
