@@ -21,7 +21,7 @@ from tests.cuda.mutations import Mutant
 ALL = os.environ.get("ATTNGEN_MUTANTS") == "all"
 SAMPLED = 4
 """Mutants of each kernel, if not all."""
-MOST = 0.06
+MOST = 0.05
 """The share of all mutants that may be equivalent to the kernel as it was."""
 
 
@@ -53,9 +53,6 @@ EQUIVALENT: Sequence[Equivalent] = (
     Equivalent(
         ["mma, D=256"], "delete cp.async.commit_group", (0,), "as above: rows join the first tiles, which the loop waits for"
     ),
-    Equivalent(["mma, D=256"], "delete cp.async.wait_group", (0,), "before the loop, whose first trip waits for all groups"),
-    Equivalent(["mma, D=256"], "wait_group n + 1 cp", (0,), "as above"),
-    Equivalent(["mma, D=256"], "delete bar.sync", (0,), "before the loop, whose first trip has one before anything is read"),
     # After the loop the result is staged. On sm_80 that is where the rows were: all warps read them before the last barrier
     # of the loop, and no copy goes there. On sm_90 it is where the columns were, copied there by the lanes that stage there.
     Equivalent([SM80], "delete cp.async.wait_group", (1,), "after the loop: no copy under way goes to what is touched next"),
@@ -69,8 +66,6 @@ EQUIVALENT: Sequence[Equivalent] = (
     Equivalent([SM90], "delete bar.sync", (1,), "after a wait for wgmma, whose groups the whole block has issued"),
     Equivalent(MAPS, "delete bar.sync", (3, 4, 5), "after a wait for wgmma, whose groups the whole block has issued"),
     Equivalent([ROLES], "delete bar.sync", (6, 7, 8, 10, 11, 12), "after a wait for wgmma, before a buffer is given back"),
-    Equivalent([*WGMMA[:2]], "delete bar.warp.sync", (0, 1, 2), "after a wait for wgmma, before a buffer is given back"),
-    Equivalent([WGMMA[2]], "delete bar.warp.sync", (0, 2), "as above, for keys; values are read by ordinary loads as well"),
     # A product begun ahead is followed, in all paths, by one that waits for all groups.
     Equivalent([*WGMMA[:2]], "delete wgmma.commit_group", (1,), "the product joins the next group, which is waited for"),
     Equivalent([WGMMA[0]], "delete wgmma.wait_group", (3,), "the product between has waited for all groups"),
