@@ -6,7 +6,7 @@ tells them apart, for any program: the axes of a *computed* operand of a reducti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 
 from attngen.ir.core import Op, Value, constant_value
@@ -33,16 +33,8 @@ def choose_steps(func: Func) -> dict[str, int]:
     """The length of a part for every axis that should be cut."""
     extents = all_extents(func)
     wanted = cut_axes(func, extents)
-    steps: dict[str, int] = {}
     masked = is_masked(func)
-    rows = MASKED_ROWS if masked else ROWS
-    for name in reversed([n for n in extents if n in wanted]):
-        role = role_of(func, name)
-        if role == "batch":
-            steps[name] = 1
-        elif role == "row":
-            steps[name] = max(min(rows, extents[name]), 1)
-            rows = max(rows // steps[name], 1)
+    steps, rows = row_steps(func, extents, wanted, MASKED_ROWS if masked else ROWS)
     for name in (n for n in extents if n in wanted and n not in steps):
         longest = REDUCED if not masked else MASKED_REDUCED if extents[name] > SHORT else MASKED_REDUCED // 2
         steps[name] = min(longest * rows, LONGEST // (1 + masked), max(extents[name], 1))
@@ -51,6 +43,19 @@ def choose_steps(func: Func) -> dict[str, int]:
         if not whole & set(type.names):
             fit(type, steps)
     return {n: steps[n] for n in extents if n in steps}
+
+
+def row_steps(func: Func, extents: Mapping[str, int], wanted: Collection[str], rows: int) -> tuple[dict[str, int], int]:
+    """Steps of batch axes, and of row axes so that a part has about so many rows; and how many times more rows would fit."""
+    steps: dict[str, int] = {}
+    for name in reversed([n for n in extents if n in wanted]):
+        role = role_of(func, name)
+        if role == "batch":
+            steps[name] = 1
+        elif role == "row":
+            steps[name] = max(min(rows, extents[name]), 1)
+            rows = max(rows // steps[name], 1)
+    return steps, rows
 
 
 def is_masked(func: Func) -> bool:

@@ -11,7 +11,7 @@ from attngen.ir.elementwise import Cast
 from attngen.ir.func import Func
 from attngen.ir.nd import Contract, looked_up
 from attngen.ir.passes.tile import cut
-from attngen.ir.passes.tile_sizes import REASONS, all_extents, cut_axes, fit, role_of
+from attngen.ir.passes.tile_sizes import REASONS, all_extents, cut_axes, fit, role_of, row_steps
 from attngen.ir.pipeline import register_pass
 from attngen.ir.types import ElementType, bound
 
@@ -87,15 +87,7 @@ def choose(func: Func, by: Callable[[int, bool], Shape]) -> dict[str, int]:
     widths = [bound(extents[n]) for op in products for item in (op.lhs, op.rhs) for n in item.names if n not in wanted]
     width = max(widths, default=0)
     shape = by(width, is_busy(func, wanted)) if products else SCALAR
-    steps: dict[str, int] = {}
-    rows = shape.rows
-    for name in reversed([n for n in extents if n in wanted]):
-        role = role_of(func, name)
-        if role == "batch":
-            steps[name] = 1
-        elif role == "row":
-            steps[name] = max(min(rows, extents[name]), 1)
-            rows = max(rows // steps[name], 1)
+    steps, _ = row_steps(func, extents, wanted, shape.rows)
     height = prod(steps[name] for name in steps if role_of(func, name) == "row")
     # One warp alone multiplies slowly: small tiles leave room for more blocks beside it.
     reduced = min(shape.reduced, 64 if width <= 64 else 32) if products and height <= 16 else shape.reduced
