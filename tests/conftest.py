@@ -13,6 +13,7 @@ import pytest
 
 def pytest_configure() -> None:
     os.environ["ATTNGEN_CACHE"] = "0"
+    os.environ["COLUMNS"] = "100"  # workers of pytest-xdist otherwise say 80
 
 
 @pytest.hookimpl(wrapper=True)
