@@ -81,7 +81,7 @@ class Choice:
                     self.product(product, self.get(other), op.results[0], ops)
                 elif op in late:
                     continue
-                elif op in products:
+                elif isinstance(op, Contract) and not isinstance(op, Mma):
                     self.product(op, None, op.result, ops)
                 else:
                     self.plain(op, ops)
