@@ -8,9 +8,11 @@ reductions run where their operands are made (`fuse-nests`). Then each op is one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
-from attngen.backends import Emitted, Executable, Saved
+from attngen.backends import Emitted
+from attngen.backends.built import ByBuilt
 from attngen.backends.cpu import chains, fuse, layouts, masked_products, single_trips
 from attngen.backends.cpu.source import Writer
 from attngen.backends.cpu.target import TARGETS, find
@@ -19,7 +21,7 @@ from attngen.ir.func import Func
 __all__ = ["CpuBackend", "backend", "chains", "fuse", "layouts", "masked_products", "single_trips"]
 
 
-class CpuBackend:
+class CpuBackend(ByBuilt):
     """Satisfies `attngen.backends.Backend`."""
 
     name = "cpu"
@@ -35,27 +37,16 @@ class CpuBackend:
         program = Writer(func, find(target)).program()
         return Emitted(func, target, {"python": program.text}, payload=program)
 
-    def build(self, emitted: Emitted) -> Executable:
+    def built(self) -> Any:
         # Numba takes a second to import, and emitting needs none of it.
         from attngen.backends.cpu.build import Built
 
-        return Built.compiled(emitted)
+        return Built
 
     def fingerprint(self, target: str) -> Mapping[str, str]:
         from attngen.backends.cpu.kept import fingerprint
 
         return fingerprint(target)
-
-    def save(self, executable: Executable) -> Saved:
-        from attngen.backends.cpu.build import Built
-
-        assert isinstance(executable, Built)
-        return executable.saved()
-
-    def restore(self, func: Func, target: str, saved: Saved, emit: Callable[[], Emitted]) -> Executable:
-        from attngen.backends.cpu.build import Built
-
-        return Built.restored(func, target, saved, emit)
 
 
 backend = CpuBackend()

@@ -6,8 +6,6 @@ Names come from axes and from what an op does, not from numbers of values: a cha
 from __future__ import annotations
 
 import dataclasses
-import keyword
-import re
 from collections.abc import Mapping, Sequence
 
 from attngen.backends import Unsupported
@@ -20,6 +18,7 @@ from attngen.backends.cpu.ops import Chain, Lookup, Map, Pack, Product, dot_axis
 from attngen.backends.cpu.product_kernel import Contraction, product_row
 from attngen.backends.cpu.target import Target
 from attngen.backends.cpu.vector import Operand, Size
+from attngen.backends.unique import Unique
 from attngen.ir.core import Block, Op, Value
 from attngen.ir.elementwise import Cast, Compare
 from attngen.ir.loop import Store
@@ -30,24 +29,6 @@ from attngen.ir.types import Axis, Extent, RangeType, bound
 Lengths = Mapping[str, Size]
 
 RESERVED = ("range", "min", "max", "scratch", "temporary", "nest", "part", "first", "last", OUTSIDE)
-
-
-class Unique:
-    """Names that are free: the wished one, or with a number behind it."""
-
-    def __init__(self, taken: Sequence[str]) -> None:
-        self.taken = set(taken)
-
-    def __call__(self, wish: str) -> str:
-        wish = re.sub(r"\W", "_", wish)
-        if keyword.iskeyword(wish) or not wish or wish[0].isdigit():
-            wish = f"_{wish}"
-        name, count = wish, 1
-        while name in self.taken:
-            count += 1
-            name = f"{wish}_{count}"
-        self.taken.add(name)
-        return name
 
 
 class OpWriter:

@@ -6,9 +6,11 @@ without a GPU; `runtime/launch.py` runs it on one, `runtime/emulate.py` in the i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
-from attngen.backends import Arrays, Emitted, Executable, Saved
+from attngen.backends import Arrays, Emitted
+from attngen.backends.built import ByBuilt
 from attngen.backends.cuda.passes import (
     blocks,
     branches,
@@ -41,7 +43,7 @@ __all__ = [
 ]
 
 
-class CudaBackend:
+class CudaBackend(ByBuilt):
     """Satisfies `attngen.backends.Backend`."""
 
     name = "cuda"
@@ -70,10 +72,11 @@ class CudaBackend:
         made = program(func, find(target))
         return Emitted(func, target, {"python": made.text}, payload=made)
 
-    def build(self, emitted: Emitted) -> Executable:
+    def built(self) -> Any:
+        # Numba takes a second to import, and emitting needs none of it.
         from attngen.backends.cuda.build import Built
 
-        return Built.compiled(emitted)
+        return Built
 
     def arrays(self, target: str) -> Arrays | None:
         """Those of GPUs, also where there is none: an array of this machine is then the first thing that is wrong."""
@@ -94,17 +97,6 @@ class CudaBackend:
         from attngen.backends.cuda.toolchain.kept import fingerprint
 
         return fingerprint(target)
-
-    def save(self, executable: Executable) -> Saved:
-        from attngen.backends.cuda.build import Built
-
-        assert isinstance(executable, Built)
-        return executable.saved()
-
-    def restore(self, func: Func, target: str, saved: Saved, emit: Callable[[], Emitted]) -> Executable:
-        from attngen.backends.cuda.build import Built
-
-        return Built.restored(func, target, saved, emit)
 
 
 backend = CudaBackend()

@@ -103,7 +103,7 @@ def simulate(program: Program, inputs: list[np.ndarray], outputs: list[np.ndarra
                 case Stride(array, axis):
                     given.append(arrays[array].strides[layouts[array].names.index(axis)])
                 case _:
-                    raise NotImplementedError(parameter)
+                    raise ValueError(f"{entry.name}: the simulator is given addresses and strides alone, not {parameter}")
         cuda.jit(scope[entry.name])[entry.blocks({}), entry.threads](*given)
 
 

@@ -71,7 +71,7 @@ class Driver:
     """The library's functions, each of which raises DriverError if it fails."""
 
     def __init__(self, library: Any) -> None:
-        self.library = library
+        self.functions = library
         for name, types in SIGNATURES.items():
             # An older driver lacks some; that it is too old is said before they are called.
             function = getattr(library, name, None)
@@ -79,7 +79,7 @@ class Driver:
                 function.argtypes, function.restype = types, c_int
 
     def call(self, name: str, *args: Any) -> None:
-        code = getattr(self.library, name)(*args)
+        code = getattr(self.functions, name)(*args)
         if code:
             raise DriverError(name, code, self.text(code))
 
@@ -94,7 +94,7 @@ class Driver:
         found: list[str] = []
         for name in ("cuGetErrorName", "cuGetErrorString"):
             words = c_char_p()
-            if not getattr(self.library, name)(code, ctypes.byref(words)) and words.value:
+            if not getattr(self.functions, name)(code, ctypes.byref(words)) and words.value:
                 found.append(words.value.decode())
         return ", ".join(found) or f"error {code}"
 

@@ -66,12 +66,12 @@ class Functions:
             self.access(element.value)
         self.names |= {"div": self.coordinate("udiv"), "rem": self.coordinate("urem")}
         for name in ("exp", "exp2", "log", "log2", "tanh", "sqrt", "floor", "rint"):
-            self.names[name] = self.unary(lambda b, x, name=name: self.library(b, name, x))
+            self.names[name] = self.unary(lambda b, x, name=name: self.libdevice(b, name, x))
         self.names |= {
             "absolute": self.unary(self.absolute),
             "negative": self.unary(self.negative),
             "sigmoid": self.unary(self.sigmoid),
-            "rsqrt": self.unary(lambda b, x: b.fdiv(x.type(1.0), self.library(b, "sqrt", x))),
+            "rsqrt": self.unary(lambda b, x: b.fdiv(x.type(1.0), self.libdevice(b, "sqrt", x))),
             "divide": self.binary(lambda b, x, y: b.fdiv(x, y)),
             "floordiv": self.binary(lambda b, x, y: self.divided(b, x, y)[0]),
             "mod": self.binary(lambda b, x, y: self.divided(b, x, y)[1]),
@@ -217,7 +217,7 @@ class Functions:
         kind = self.ll.FunctionType(result, [x.type for x in args])
         return b.call(self.ll.InlineAsm(kind, text, constraints), args)
 
-    def library(self, b: Ir, name: str, *args: Ir) -> Ir:
+    def libdevice(self, b: Ir, name: str, *args: Ir) -> Ir:
         """A function of libdevice."""
         kind = args[0].type
         name = f"__nv_{name}{'f' if kind == self.memory['f32'] else ''}"
@@ -230,14 +230,14 @@ class Functions:
         return x.type in (self.memory["f32"], self.memory["f64"])
 
     def absolute(self, b: Ir, x: Ir) -> Ir:
-        return self.library(b, "fabs", x) if self.is_float(x) else b.select(b.icmp_signed("<", x, x.type(0)), b.neg(x), x)
+        return self.libdevice(b, "fabs", x) if self.is_float(x) else b.select(b.icmp_signed("<", x, x.type(0)), b.neg(x), x)
 
     def negative(self, b: Ir, x: Ir) -> Ir:
         return b.fsub(x.type(-0.0), x) if self.is_float(x) else b.neg(x)
 
     def sigmoid(self, b: Ir, x: Ir) -> Ir:
         one = x.type(1.0)
-        e = self.library(b, "exp", self.negative(b, self.library(b, "fabs", x)))
+        e = self.libdevice(b, "exp", self.negative(b, self.libdevice(b, "fabs", x)))
         return b.fdiv(b.select(b.fcmp_ordered("<", x, x.type(0.0)), e, one), b.fadd(one, e))
 
     def extreme(self, b: Ir, which: str, x: Ir, y: Ir) -> Ir:
@@ -257,13 +257,13 @@ class Functions:
         kind = x.type
         if self.is_float(x):
             zero, one = kind(0.0), kind(1.0)
-            rest = self.library(b, "fmod", x, y)
+            rest = self.libdevice(b, "fmod", x, y)
             differ = b.xor(b.fcmp_ordered("<", y, zero), b.fcmp_ordered("<", rest, zero))
             wrong = b.and_(b.fcmp_unordered("!=", rest, zero), differ)
             quotient = b.fdiv(b.fsub(x, rest), y)
-            quotient = self.library(b, "rint", b.select(wrong, b.fsub(quotient, one), quotient))
+            quotient = self.libdevice(b, "rint", b.select(wrong, b.fsub(quotient, one), quotient))
             rest = b.select(wrong, b.fadd(rest, y), rest)
-            rest = b.select(b.fcmp_ordered("==", rest, zero), self.library(b, "copysign", zero, y), rest)
+            rest = b.select(b.fcmp_ordered("==", rest, zero), self.libdevice(b, "copysign", zero, y), rest)
             return b.select(b.fcmp_ordered("==", y, zero), b.fdiv(x, y), quotient), rest
         zero, one = kind(0), kind(1)
         # x / -1 is -x, also for the least number, whose division is undefined.

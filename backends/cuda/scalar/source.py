@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import keyword
-import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ from attngen.backends.cuda.program import Address, Length, Parameter, Stride, Wo
 from attngen.backends.cuda.scalar.memory import Place
 from attngen.backends.cuda.scalar.phases import Planner
 from attngen.backends.cuda.scalar.steps import LANES, Slot
+from attngen.backends.unique import Unique
 from attngen.ir.core import Value
 from attngen.ir.func import Func
 from attngen.ir.loop import Load, Parallel
@@ -57,7 +57,7 @@ class Source:
         self.func, self.nest, self.arrays, self.plan, self.places = func, nest, arrays, plan, places
         self.workspace_bytes = 0
         self.parameters: dict[Parameter, str] = {}
-        self.taken = {*TAKEN}
+        self.fresh = Unique(TAKEN)
         self.kernel = self.fresh(kernel)
         self.names: dict[Value, str] = {}
         self.ranges: dict[Value, tuple[str, str]] = {}
@@ -69,16 +69,6 @@ class Source:
         self.depth = 1
 
     # ---- names
-
-    def fresh(self, wish: str) -> str:
-        base = re.sub(r"\W", "_", wish, flags=re.ASCII)
-        base = base if base[:1].isalpha() else f"v{base}"
-        name, count = base, 0
-        while name in self.taken:
-            count += 1
-            name = f"{base}_{count}"
-        self.taken.add(name)
-        return name
 
     def variable(self, value: Value) -> str:
         return self.fresh(value.hint or ("loaded" if isinstance(value.op, Load) else "x"))

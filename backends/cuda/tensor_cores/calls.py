@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +17,17 @@ class Call:
 
 
 class Calls:
-    """The intrinsics a kernel uses; one that is used twice has one name. taken: names of all kinds in the text, which grows."""
+    """The intrinsics a kernel uses; one that is used twice has one name. fresh: makes names
+    that nothing else in the text has."""
 
-    def __init__(self, taken: set[str]) -> None:
+    def __init__(self, fresh: Callable[[str], str]) -> None:
         self.made: dict[tuple[str, tuple[Any, ...]], Call] = {}
-        self.taken = taken
+        self.fresh = fresh
 
     def name(self, wish: str, maker: str, *given: Any) -> str:
         key = maker, given
         if key not in self.made:
-            name, count = wish, 1
-            while name in self.taken:
-                count += 1
-                name = f"{wish}_{count}"
-            self.taken.add(name)
-            self.made[key] = Call(name, maker, given)
+            self.made[key] = Call(self.fresh(wish), maker, given)
         return self.made[key].name
 
     @property

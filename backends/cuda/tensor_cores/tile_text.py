@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from attngen.backends.cuda.tensor_cores.calls import Calls
 from attngen.backends.cuda.tensor_cores.index_width import Widths
 from attngen.backends.cuda.tensor_cores.parameters import Parameters
 from attngen.backends.cuda.tensor_cores.tiles import Carrier, Layout, Tile
+from attngen.backends.unique import Unique
 from attngen.ir.core import Op, Value, walk
 from attngen.ir.loop import For, trips
 from attngen.ir.nd import Constant
@@ -24,7 +26,7 @@ from attngen.ir.types import BF16, F16, F32, I1, I8, I32, I64, ElementType, Exte
 
 CARRIERS: Mapping[ElementType, Carrier] = {F32: "f32", F16: "f16", BF16: "bf16", I1: "i1", I8: "i32", I32: "i32", I64: "i64"}
 RESERVED = (
-    *("cuda", "f32", "i32", "i64", "i1", "inf", "nan", "block", "shared", "lane", "warp", "thread", "row", "column"),
+    *("cuda", "f32", "i32", "i64", "i1", "inf", "nan", "block", "shared", "lane", "warp", "group", "thread", "row", "column"),
     *(*keyword.kwlist, *keyword.softkwlist, *dir(builtins)),
 )
 
@@ -46,7 +48,7 @@ class Buffer:
     offset: int
 
 
-class TileText:
+class TileText(ABC):
     """What the parts of a writer share. numbers: of the arrays it may read or write, see `Program.arrays`; words: their names
     in the text, by number; top: scalars from outside."""
 
@@ -67,8 +69,8 @@ class TileText:
         """Lines at the start of the kernel: what does not change."""
         self.known: dict[str, str] = {}
         """Expressions in `opening` and their variables."""
-        self.used: set[str] = {*RESERVED, name}
-        self.calls = Calls(self.used)
+        self.fresh = Unique((*RESERVED, name))
+        self.calls = Calls(self.fresh)
         self.shared: int = 0
         self.pending = False
         """Whether copies of this block's own tiles have begun and nobody has waited for them."""
@@ -78,16 +80,6 @@ class TileText:
         """Variables of this thread's first row and first column."""
 
     # ---- names and lines
-
-    def fresh(self, wish: str) -> str:
-        base = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in wish) or "x"
-        base = base if base[0].isalpha() else f"v{base}"
-        name, count = base, 1
-        while name in self.used:
-            count += 1
-            name = f"{base}{count}" if not base[-1].isdigit() else f"{base}_{count}"
-        self.used.add(name)
-        return name
 
     def put(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
@@ -147,9 +139,9 @@ class TileText:
     def length(self, axis: str, extent: Extent) -> str:
         return str(extent) if isinstance(extent, int) else self.parameters.length(axis)
 
+    @abstractmethod
     def op(self, op: Op) -> None:
         """Write the lines of an op."""
-        raise NotImplementedError
 
 
 def longest(grid: Grid) -> dict[str, int]:

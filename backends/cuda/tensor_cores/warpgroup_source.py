@@ -35,7 +35,6 @@ class WarpgroupWriter(TileWriter):
         super().__init__(name, grid, numbers, words, top, target)
         self.groups = grid.warps // 4
         """How many warpgroups multiply."""
-        self.used |= {"group"}
         self.arrived: set[Value] = set()
         """Tiles that are copied once and have been waited for."""
         self.full: dict[Value, int] = {}
