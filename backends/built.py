@@ -20,8 +20,9 @@ class ByBuilt:
         return self.built().compiled(emitted)
 
     def save(self, executable: Executable) -> Saved:
-        assert isinstance(executable, self.built())
-        return executable.saved()
+        made: Any = executable
+        assert isinstance(made, self.built())
+        return made.saved()
 
     def restore(self, func: Func, target: str, saved: Saved, emit: Callable[[], Emitted]) -> Executable:
         return self.built().restored(func, target, saved, emit)
